@@ -1,4 +1,4 @@
-"""Make net/protocol/kafka/messages.json of a folder with Apache Kafka's message schemas (JSON with // comments):
+"""Make net/wire/protocol/kafka/messages.json of a folder with Apache Kafka's message schemas (JSON with // comments):
 `python scripts/compact_kafka_schemas.py FOLDER`. Descriptions and comments are left out.
 Run `scripts/kafka_stubs.py` afterwards: the types of the messages follow from this file."""
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-TARGET = Path(__file__).resolve().parents[1] / "net/protocol/kafka/messages.json"
+TARGET = Path(__file__).resolve().parents[1] / "net/wire/protocol/kafka/messages.json"
 KEPT = (
     "apiKey", "name", "validVersions", "flexibleVersions", "versions", "type", "nullableVersions", "default", "tag",
     "taggedVersions", "fields", "commonStructs",

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from barnabas import Admin, BarnabasError, Consumer, Handle, Producer, TopicPartition
-from barnabas.net import local_cluster
+from barnabas.net.base.local import local_cluster
 from barnabas.net.cli.verbs.local import probe_cluster
 
 TOPIC = "access-log"

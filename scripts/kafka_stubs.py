@@ -1,4 +1,4 @@
-"""Write net/protocol/kafka/bodies.pyi, the types of Kafka's messages, from messages.json:
+"""Write net/wire/protocol/kafka/bodies.pyi, the types of Kafka's messages, from messages.json:
 `.venv/bin/python scripts/kafka_stubs.py`.
 
 A type covers all versions: a field that is null in one of them may be None. An array is a `Sequence`, because a decoder gives
@@ -8,16 +8,16 @@ tuples and lists. Only responses send ranges of files (`Chunk`).
 from collections.abc import Iterator
 from pathlib import Path
 
-from barnabas.net.protocol.kafka.schema import NO_VERSIONS, Field, Message, Struct, messages
+from barnabas.net.wire.protocol.kafka.schema import NO_VERSIONS, Field, Message, Struct, messages
 
-TARGET = Path(__file__).resolve().parents[1] / "net/protocol/kafka/bodies.pyi"
+TARGET = Path(__file__).resolve().parents[1] / "net/wire/protocol/kafka/bodies.pyi"
 _HEAD = '''"""Written by scripts/kafka_stubs.py from messages.json: do not edit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from barnabas.log.format.record_batch import Buffer
-from barnabas.net.protocol.codec import Chunk'''
+from barnabas.net.wire.protocol.codec import Chunk'''
 _TYPES = {"bool": "bool", "float64": "float", "string": "str", "bytes": "bytes", "uuid": "bytes"}
 _DATACLASS = "@dataclass(slots=True, kw_only=True)"
 

@@ -3,7 +3,7 @@
 The value is the cluster-wide default configuration in the quorum. The first controller that finds no value writes the value of
 its own file: when a cluster forms, and at the first start after an upgrade. From then on, the files of brokers and controllers
 have no effect on these keys; a change alters the cluster-wide default, and a removal is refused, because then it would be
-undefined which file applies. A broker whose file differs is reported (net/settings/cluster_settings).
+undefined which file applies. A broker whose file differs is reported (net/base/settings/cluster_settings).
 """
 
 from barnabas.log.settings.table import CLUSTER_SETTINGS

@@ -157,7 +157,7 @@ class Partition:
             effects = [] if self.storage.awaits_flush else [ResumeFetching(topic_partition=self.topic_partition)]
         return effects + self.storage.flush_what_counts()
 
-    # --- progress: what requests that wait look at (net/server/purgatory) -----------------------------------------------
+    # --- progress: what requests that wait look at (net/logs/purgatory) -----------------------------------------------
 
     @property
     def leader_epoch(self) -> int:

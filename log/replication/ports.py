@@ -14,7 +14,7 @@ from ..vocabulary.topic_partition import TopicPartition
 
 
 class FileRegion(Protocol):
-    """Bytes that are still in a segment file (the same shape as net.protocol.responses.FileRegion)."""
+    """Bytes that are still in a segment file (the same shape as net.wire.protocol.responses.FileRegion)."""
 
     @property
     def position(self) -> int: ...

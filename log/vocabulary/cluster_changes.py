@@ -1,8 +1,8 @@
 """Changes of the cluster that clients request from any broker. The controller decides about them.
 
 One class serves the client's request and the broker's request to the controller, because both have the same bytes. Where the two
-differ by a field, kraft and net/protocol extend the class. A new operation consists of a class, a row of `FORWARDED`, a decision
-in `kraft/controller`, and a method of `Admin` that a verb or a route calls.
+differ by a field, kraft and net/wire/protocol extend the class. A new operation consists of a class, a row of `FORWARDED`, a
+decision in `kraft/controller`, and a method of `Admin` that a verb or a route calls.
 """
 
 from typing import Final, NamedTuple
@@ -173,7 +173,7 @@ class AlterQuotasRequest(ForwardedRequest, frozen=True, kw_only=True):
 class Forwarding(NamedTuple):
     """What codecs, handlers and metrics need to know about a forwarded request. Numbers are never reused."""
 
-    api_key: int  # on the wire from clients; shares its number range with ApiKey of net/protocol
+    api_key: int  # on the wire from clients; shares its number range with ApiKey of net/wire/protocol
     kind: int  # on the wire from brokers; shares its number range with REQUESTS of kraft/metadata/requests
     request: type[ForwardedRequest]
     # The controller's response: the fields of the client's response, followed by `offset`. None for both: the response is empty.

@@ -1,6 +1,6 @@
 """What members and tools ask of a group's coordinator and what it answers: each message once, in the form in which it travels.
 
-consumer_groups decides on these values, net/protocol frames them, and the SDK, which knows nothing of the broker, sends and
+consumer_groups decides on these values, net/wire/protocol frames them, and the SDK, which knows nothing of the broker, sends and
 reads them: therefore they are down here. Errors that concern a whole request are raised as `BarnabasError`; those of one
 partition or member are codes in the answer.
 """

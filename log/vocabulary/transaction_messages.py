@@ -1,7 +1,7 @@
 """What producers, coordinators of transactions and partition leaders ask of each other: each message once, as it travels.
 
-consumer_groups decides on these values, net/protocol frames them, and brokers and the SDK send them. Errors that concern a whole
-request are raised as `BarnabasError`; those of one partition are codes in the answer.
+consumer_groups decides on these values, net/wire/protocol frames them, and brokers and the SDK send them. Errors that concern a
+whole request are raised as `BarnabasError`; those of one partition are codes in the answer.
 """
 
 from enum import StrEnum

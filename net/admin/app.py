@@ -19,7 +19,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from barnabas.log.vocabulary.errors import AuthorizationError, BarnabasError
 
-from ..access.changes import DONE
+from ..server.access.changes import DONE
 from ..wire.tcp import ListeningServer, TcpListener
 from . import streams
 from .callers import Standing, access_of, refused

@@ -11,7 +11,7 @@ from aiohttp import web
 from barnabas.log.vocabulary.errors import AuthorizationError, BarnabasError, SaslAuthenticationError
 from barnabas.log.vocabulary.principal import ANONYMOUS
 
-from ..access.access import Access
+from ..server.access.access import Access
 from .frame.call import Call, Route
 from .frame.errors import ApiError, bad_request
 from .frame.permissions import caller_of, check_call

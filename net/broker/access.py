@@ -5,15 +5,15 @@ from collections.abc import Callable
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.log.vocabulary.access.acls import Operation
 
-from ..access.access import AccessControl
-from ..access.audit import AuditLog, silent
-from ..access.authorizer import AccessRules
-from ..access.guard import Guard
 from ..base.clock import Clock
-from ..events.event_log import EventLog
+from ..base.settings.config import BrokerConfig
+from ..base.settings.listeners import are_brokers_certified
+from ..metadata.events.event_log import EventLog
+from ..server.access.access import AccessControl
+from ..server.access.audit import AuditLog, silent
+from ..server.access.authorizer import AccessRules
+from ..server.access.guard import Guard
 from ..server.dispatcher import RequestContext
-from ..settings.config import BrokerConfig
-from ..settings.listeners import are_brokers_certified
 from .logins import believes_certificates
 
 

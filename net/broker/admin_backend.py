@@ -7,12 +7,12 @@ from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.log.settings.principal_rules import PrincipalRules
 from barnabas.log.vocabulary.principal import Principal
 
-from ..access.access import AccessControl
 from ..admin.frame.backend import Sample
 from ..client.admin.admin import Admin
 from ..client.connection.client import Client, Home
 from ..client.connection.ports import Connection
-from ..logins.http import http_login
+from ..server.access.access import AccessControl
+from ..server.logins.http import http_login
 from .broker import Broker
 from .in_process import HERE, InProcessConnection, InProcessPool
 from .metrics import samples

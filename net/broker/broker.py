@@ -22,12 +22,18 @@ from barnabas.log.replication.replica_manager import ReplicaManager
 from barnabas.log.segment.open_segments import MAX_OPEN_SEALED_SEGMENTS
 from barnabas.log.vocabulary.errors import BarnabasError, CoordinatorLoadInProgressError, StorageError
 
-from ..base.broker_clients import REPLICA_PREFIX
 from ..base.clock import Clock
-from ..events.broker_events import BrokerEvents
-from ..groups.group_service import GroupService
-from ..groups.rebalance_events import RebalanceEvents
-from ..groups.slot_hosting import SlotHosting
+from ..base.figures.broker_clients import REPLICA_PREFIX
+from ..base.sasl.oauthbearer import Tokens
+from ..base.sasl.verifiers import UserFile
+from ..base.settings.cluster_settings import ClusterSettingsReport, file_settings
+from ..base.settings.config import BrokerConfig
+from ..base.settings.server_limits import UNLIMITED_DESCRIPTORS
+from ..base.turn import Turn
+from ..coordination.groups.group_service import GroupService
+from ..coordination.groups.rebalance_events import RebalanceEvents
+from ..coordination.groups.slot_hosting import SlotHosting
+from ..coordination.shares.share_service import ShareService
 from ..handlers.common.services import Services
 from ..handlers.registry import build_handlers
 from ..logs.cleaner_service import CleanerService
@@ -44,22 +50,16 @@ from ..logs.scrubber import Scrubber
 from ..logs.storage_service import StorageService
 from ..metadata.broker_lifecycle import BrokerLifecycle
 from ..metadata.broker_to_controller import ControllerChannel
+from ..metadata.events.broker_events import BrokerEvents
 from ..metadata.journal_ballast import BallastedStorage
 from ..metadata.liveness import LivenessWatch, client_id_of
 from ..metadata.metadata_service import MetadataService, MetadataSource
 from ..metadata.producer_ids import ProducerIds
-from ..protocol.msgpack import ServerHello
-from ..quotas.client_quotas import ClientQuotas
-from ..sasl.oauthbearer import Tokens
-from ..sasl.verifiers import UserFile
 from ..server.dispatcher import Dispatcher, Handler
 from ..server.memory_budget import MemoryBudget
-from ..server.turn import Turn
-from ..settings.cluster_settings import ClusterSettingsReport, file_settings
-from ..settings.config import BrokerConfig
-from ..settings.server_limits import UNLIMITED_DESCRIPTORS
-from ..shares.share_service import ShareService
+from ..server.quotas.client_quotas import ClientQuotas
 from ..wire.network import Network
+from ..wire.protocol.msgpack import ServerHello
 from ..wire.rpc import RpcPool
 from .access import access_of, audit_of, guard_of, may_read_of
 from .core_settings import fetch_settings, quota_bursts

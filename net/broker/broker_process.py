@@ -24,13 +24,13 @@ from barnabas.log.disk.secret_files import open_to_all, refuse_links
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError
 
 from ..base.clock import SystemClock
+from ..base.descriptors import raise_descriptor_limit
 from ..base.printable import JsonFormatter, PrintableFormatter, printable
-from ..sasl.verifiers import UserFile, read_users
-from ..server.descriptors import raise_descriptor_limit
+from ..base.sasl.verifiers import UserFile, read_users
+from ..base.settings.config import BrokerConfig
+from ..base.settings.endpoints import Endpoints, remove_endpoints, write_endpoints
+from ..base.settings.listeners import advertise_name, needs_name, own_names, reachable_host
 from ..server.native_memory import return_freed_memory
-from ..settings.config import BrokerConfig
-from ..settings.endpoints import Endpoints, remove_endpoints, write_endpoints
-from ..settings.listeners import advertise_name, needs_name, own_names, reachable_host
 from ..wire.greeting import Greeting, greet, mismatch
 from ..wire.tcp import TcpNetwork
 from .broker import Broker, Ports

@@ -12,10 +12,10 @@ from barnabas.log.settings.kinds import ConfigType
 from barnabas.log.settings.table import ALL_TOPIC_KEYS, check_broker_config, check_cluster_config, check_topic_config
 from barnabas.log.vocabulary.access.quotas import QuotaKind
 
+from ..base.settings.config import BrokerConfig
+from ..base.settings.group_config import check_group_value
+from ..base.settings.server_limits import UNLIMITED_DESCRIPTORS, ServerLimits
 from ..logs.following.replica_fetcher import FetchSettings
-from ..settings.config import BrokerConfig
-from ..settings.group_config import check_group_value
-from ..settings.server_limits import UNLIMITED_DESCRIPTORS, ServerLimits
 
 
 def group_settings(config: BrokerConfig) -> GroupSettings:

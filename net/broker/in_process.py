@@ -13,10 +13,10 @@ from barnabas.log.vocabulary.principal import ANONYMOUS
 from ..client.connection.addresses import Address
 from ..client.connection.ports import Connection
 from ..metadata.broker_to_controller import ControllerChannel
-from ..protocol.kafka.apis import KafkaResponse
-from ..protocol.requests import Request
-from ..protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 from ..server.dispatcher import Dispatcher
+from ..wire.protocol.kafka.apis import KafkaResponse
+from ..wire.protocol.requests import Request
+from ..wire.protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 from ..wire.rpc import RpcPool
 
 HERE: Final[Address] = ("in-process", 0)  # never the address of a listener: listeners have ports above 0

@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 from barnabas.kraft.metadata.image import Endpoint
 
-from ..base.request_measures import RequestMeasures
-from ..protocol.kafka.codec import KafkaCodec
-from ..protocol.msgpack import ServerHello
-from ..quotas.client_quotas import ClientQuotas
+from ..base.figures.request_measures import RequestMeasures
+from ..base.settings.config import BrokerConfig
+from ..base.settings.listeners import mechanisms_of
+from ..base.turn import Turn
 from ..server.dispatcher import Dispatcher
 from ..server.memory_budget import MemoryBudget
+from ..server.quotas.client_quotas import ClientQuotas
 from ..server.server import Server
-from ..server.turn import Turn
-from ..settings.config import BrokerConfig
-from ..settings.listeners import mechanisms_of
 from ..wire.network import Network
+from ..wire.protocol.kafka.codec import KafkaCodec
+from ..wire.protocol.msgpack import ServerHello
 from .core_settings import server_limits
 from .logins import believes_certificates, broker_users
 

@@ -5,14 +5,14 @@ from collections.abc import Callable
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.log.vocabulary.principal import Principal, parse_principal
 
-from ..access.audit import AuditLog
 from ..base.clock import Clock
-from ..logins.authenticator import Authenticator, LoginSettings
-from ..logins.users import KnownUsers
-from ..sasl.oauthbearer import Tokens
-from ..sasl.verifiers import UserFile
-from ..settings.config import BrokerConfig
-from ..settings.listeners import are_brokers_certified, broker_login, trusted
+from ..base.sasl.oauthbearer import Tokens
+from ..base.sasl.verifiers import UserFile
+from ..base.settings.config import BrokerConfig
+from ..base.settings.listeners import are_brokers_certified, broker_login, trusted
+from ..server.access.audit import AuditLog
+from ..server.logins.authenticator import Authenticator, LoginSettings
+from ..server.logins.users import KnownUsers
 
 
 def authenticator_of(

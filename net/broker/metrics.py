@@ -7,9 +7,9 @@ from typing import Final
 from barnabas.consumer_groups.transactions.counts import TransactionCounts
 
 from ..admin.frame.backend import Sample
-from ..base.loop_delays import BOUNDS_S
-from ..quotas.client_quotas import ClientQuotas
-from ..transactions.transaction_watch import TransactionTotals
+from ..base.figures.loop_delays import BOUNDS_S
+from ..coordination.transactions.transaction_watch import TransactionTotals
+from ..server.quotas.client_quotas import ClientQuotas
 from .broker import Broker
 from .monitoring.machine import machine_samples
 from .monitoring.request_samples import histogram_samples, name_of, request_samples, traffic_samples

@@ -7,8 +7,8 @@ from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
 from barnabas.consumer_groups.subscriptions.match_budget import MatchBudget
 from barnabas.consumer_groups.transactions.counts import TransactionCounts
 
-from ..groups.slot_hosting import LoadedSlot
-from ..settings.config import BrokerConfig
+from ..base.settings.config import BrokerConfig
+from ..coordination.groups.slot_hosting import LoadedSlot
 from .core_settings import group_settings, transaction_settings
 
 

@@ -12,8 +12,8 @@ from barnabas.kraft.raft.net.network import BACKLOG, Listener, LoopNetwork, Prot
 from barnabas.log.settings import listener_keys
 from barnabas.log.vocabulary.errors import InvalidConfigError
 
-from ..settings.config import BrokerConfig
-from ..settings.listeners import (
+from ..base.settings.config import BrokerConfig
+from ..base.settings.listeners import (
     accepts_plain_text,
     broker_login,
     dials_plain_text,

@@ -9,10 +9,10 @@ from urllib.parse import unquote, urlsplit
 
 from barnabas.log.vocabulary.errors import InvalidConfigError
 
-from ..sasl.exchange import OAUTHBEARER
-from ..sasl.tokens import MAX_KEYS_BYTES, JwtTokens, TokenRules
-from ..settings.config import BrokerConfig
-from ..settings.listeners import mechanisms_of
+from ..base.sasl.exchange import OAUTHBEARER
+from ..base.sasl.tokens import MAX_KEYS_BYTES, JwtTokens, TokenRules
+from ..base.settings.config import BrokerConfig
+from ..base.settings.listeners import mechanisms_of
 from ..wire.downloads import download, is_protected
 
 logger = logging.getLogger("barnabas.logins")

@@ -7,20 +7,20 @@ from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.log.vocabulary.errors import BrokerNotAvailableError
 
 from ..base.clock import Clock
-from ..groups.slot_hosting import SlotHosting
-from ..groups.slot_tasks import SlotTasks
+from ..coordination.groups.slot_hosting import SlotHosting
+from ..coordination.groups.slot_tasks import SlotTasks
+from ..coordination.transactions.marker_sender import MarkerSender
+from ..coordination.transactions.marker_writer import MarkerWriter
+from ..coordination.transactions.transaction_operations import TransactionOperations
+from ..coordination.transactions.transaction_service import TransactionService
+from ..coordination.transactions.transaction_watch import TransactionWatch
+from ..coordination.transactions.verification import TransactionVerification
 from ..logs.replication_service import ReplicationService
 from ..metadata.broker_to_controller import ControllerChannel
 from ..metadata.metadata_service import MetadataService
 from ..metadata.producer_ids import ProducerIds
-from ..protocol.requests import WriteMarkersRequest
-from ..protocol.responses import WriteMarkersResponse
-from ..transactions.marker_sender import MarkerSender
-from ..transactions.marker_writer import MarkerWriter
-from ..transactions.transaction_operations import TransactionOperations
-from ..transactions.transaction_service import TransactionService
-from ..transactions.transaction_watch import TransactionWatch
-from ..transactions.verification import TransactionVerification
+from ..wire.protocol.requests import WriteMarkersRequest
+from ..wire.protocol.responses import WriteMarkersResponse
 
 # Far above the time that the writer waits for in-sync replicas. A request that a cut has swallowed holds up the markers for its
 # broker for this long.

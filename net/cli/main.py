@@ -65,7 +65,7 @@ class _ShowVersion(argparse.Action):
 
         from barnabas.log.records.codec import IS_COMPILED
 
-        from ..server import turn
+        from ..base import turn
 
         records, requests = (
             "compiled" if is_compiled else "in Python"

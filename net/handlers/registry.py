@@ -10,10 +10,10 @@ from barnabas.log.vocabulary.cluster_changes import (
     DeleteAclsRequest,
 )
 from barnabas.net.logs.storage_service import StorageService
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.apis import key_of
-from barnabas.net.protocol.kafka.apis import KafkaApi
 from barnabas.net.server.dispatcher import Handler, answering
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.apis import key_of
+from barnabas.net.wire.protocol.kafka.apis import KafkaApi
 
 from .common.changes import ForwardingHandler
 from .common.services import Services

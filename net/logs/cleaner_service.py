@@ -16,7 +16,7 @@ from barnabas.log.folders.log_manager import LogManager
 from barnabas.log.vocabulary.errors import BarnabasError
 
 from ..base.clock import Clock
-from ..settings.config import BrokerConfig
+from ..base.settings.config import BrokerConfig
 
 logger = logging.getLogger("barnabas.cleaner")
 

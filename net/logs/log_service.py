@@ -25,11 +25,11 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..base.clock import Clock
 from ..base.folder_writers import HANGS_AFTER_MS, FolderWriters, ended_future
+from ..base.settings.cluster_settings import cluster_values
+from ..base.settings.config import BrokerConfig
+from ..base.settings.dynamic_config import topic_defaults_of_image
 from ..base.slices import in_slices
 from ..metadata.metadata_service import MetadataService
-from ..settings.cluster_settings import cluster_values
-from ..settings.config import BrokerConfig
-from ..settings.dynamic_config import topic_defaults_of_image
 
 logger = logging.getLogger("barnabas.log")
 

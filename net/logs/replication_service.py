@@ -48,8 +48,8 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..base.clock import Clock
 from ..base.slices import SlicedQueue, Steps
-from ..server.purgatory import Operation, Purgatory
-from ..server.turn import Turn
+from ..base.turn import Turn
+from .purgatory import Operation, Purgatory
 
 logger = logging.getLogger("barnabas.replication")
 

@@ -33,10 +33,10 @@ from barnabas.log.vocabulary.errors import (
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..base.clock import Clock
+from ..base.turn import Turn
 from ..metadata.broker_to_controller import ControllerChannel
 from ..metadata.metadata_service import MetadataService
-from ..protocol.responses import StorageFolder
-from ..server.turn import Turn
+from ..wire.protocol.responses import StorageFolder
 from .disk_reports import REPORT_RETRY_MS, DiskReports, Place, replicas_of
 from .impaired_folders import CHECK_INTERVAL_MS, ImpairedFolders
 from .log_end_reports import LogEndReports

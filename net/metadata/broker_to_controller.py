@@ -23,8 +23,8 @@ from barnabas.log.vocabulary.errors import (
 from ..base.clock import Clock
 from ..base.clock_offset import ClockOffset
 from ..base.retries import OUTCOME_UNKNOWN, Backoff, Copies
-from ..protocol.requests import ControllerCallRequest, Request
-from ..protocol.responses import ControllerCallResponse, Response
+from ..wire.protocol.requests import ControllerCallRequest, Request
+from ..wire.protocol.responses import ControllerCallResponse, Response
 from ..wire.rpc import RpcPool
 from .metadata_service import MetadataService
 

@@ -14,7 +14,7 @@ from barnabas.kraft.metadata.requests import FenceBroker
 from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.log.vocabulary.errors import BarnabasError
 
-from ..base.broker_clients import BROKER_PREFIX
+from ..base.figures.broker_clients import BROKER_PREFIX
 from ..wire.network import Network, stream_transport
 from .metadata_service import MetadataService
 

@@ -23,8 +23,8 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
 
-from ..protocol.requests import MetadataFeedRequest
-from ..protocol.responses import MetadataFeedResponse
+from ..wire.protocol.requests import MetadataFeedRequest
+from ..wire.protocol.responses import MetadataFeedResponse
 from ..wire.rpc import RpcPool
 from .metadata_service import Subscriber
 from .quorum_directory import QuorumDirectory

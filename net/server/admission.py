@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from ..base.broker_clients import BROKER_PREFIXES
+from ..base.figures.broker_clients import BROKER_PREFIXES
 
 RESERVED_PLACES: Final = 64  # more than the brokers of a large cluster and a few operators need at the same moment
 # Per address: the brokers and operators of a cluster on one machine need fewer, and other addresses keep a quarter.

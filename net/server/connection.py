@@ -18,20 +18,20 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.log.vocabulary.principal import ANONYMOUS, Principal
 
+from ..base.fair_reads import LARGE_FRAME_BYTES, PASS_US
 from ..base.limits import MAX_HELLO_BYTES, MAX_LOGIN_FRAME_BYTES
-from ..logins.login import Login, LoginState
-from ..protocol.api_keys import ApiKey
-from ..protocol.codec import Codec, DecodedRequest
-from ..protocol.detection import Spoken, detect, refusal_of_kafka
-from ..protocol.msgpack import PREAMBLE, VERSION, ClientHello, read_hello, write_hello
-from ..quotas.usage import usage_of
 from ..wire.network import stream_transport
 from ..wire.peer import peer_of
+from ..wire.protocol.api_keys import ApiKey
+from ..wire.protocol.codec import Codec, DecodedRequest
+from ..wire.protocol.detection import Spoken, detect, refusal_of_kafka
+from ..wire.protocol.msgpack import PREAMBLE, VERSION, ClientHello, read_hello, write_hello
 from .admission import PROBATION_MS, Place
 from .dispatcher import error_response
-from .fair_reads import LARGE_FRAME_BYTES, PASS_US
 from .intake import Intake
+from .logins.login import Login, LoginState
 from .pace import Pace
+from .quotas.usage import usage_of
 from .receive_buffer import ReceiveBuffer
 from .replies import Call, Replies
 

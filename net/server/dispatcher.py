@@ -13,11 +13,11 @@ from typing import Any, Protocol, runtime_checkable
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, UnsupportedVersionError
 from barnabas.log.vocabulary.principal import Principal
 
-from ..logins.login import Login
-from ..protocol.apis import KEY_OF, api_name
-from ..protocol.kafka.apis import KafkaRequest, KafkaResponse
-from ..protocol.requests import Request
-from ..protocol.responses import ErrorResponse, Response
+from ..wire.protocol.apis import KEY_OF, api_name
+from ..wire.protocol.kafka.apis import KafkaRequest, KafkaResponse
+from ..wire.protocol.requests import Request
+from ..wire.protocol.responses import ErrorResponse, Response
+from .logins.login import Login
 
 logger = logging.getLogger("barnabas.network")
 

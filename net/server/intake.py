@@ -7,7 +7,7 @@ client is within its quotas, and while it is within its limits (which the connec
 import asyncio
 from collections.abc import Callable
 
-from .fair_reads import FairReads
+from ..base.fair_reads import FairReads
 from .memory_budget import MemoryBudget
 from .receive_buffer import ReceiveBuffer
 

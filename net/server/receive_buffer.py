@@ -8,7 +8,7 @@ arrives and counts in the broker's memory budget.
 import mmap
 from typing import Final
 
-from ..protocol.framing import SIZE_BYTES, FrameReader
+from ..wire.protocol.framing import SIZE_BYTES, FrameReader
 from .memory_budget import MemoryBudget
 
 SHARED_BYTES: Final = 256 * 1024  # one read of a busy connection; it stays in the processor's cache

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.principal import Principal
 
+from ..base.figures.request_measures import FETCH, FOLLOWER_FETCH
 from ..base.limits import TIGHT_BUFFERED_BYTES
-from ..base.request_measures import FETCH, FOLLOWER_FETCH
-from ..logins.login import Login
-from ..protocol.codec import Chunk, Codec, DecodedRequest, size_of
-from ..protocol.kafka.apis import KafkaResponse
-from ..protocol.responses import ErrorResponse, Response
-from ..quotas.usage import Usage
 from ..wire.outbox import Outbox
+from ..wire.protocol.codec import Chunk, Codec, DecodedRequest, size_of
+from ..wire.protocol.kafka.apis import KafkaResponse
+from ..wire.protocol.responses import ErrorResponse, Response
+from .logins.login import Login
+from .quotas.usage import Usage
 
 if TYPE_CHECKING:
     from .connection import ServerConnection

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from barnabas.log.settings.principal_rules import DEFAULT_RULES, PrincipalRules
 from barnabas.log.vocabulary.principal import Principal
 
+from ..base.figures.request_measures import RequestMeasures
 from ..base.limits import (
     LOG_AGAIN_AFTER_MS,
     LONG_STALL_MS,
@@ -21,19 +22,18 @@ from ..base.limits import (
     SHORT_STALL_MS,
     SWEEP_INTERVAL_MS,
 )
-from ..base.request_measures import RequestMeasures
-from ..protocol.codec import Codec
-from ..protocol.msgpack import MsgpackCodec, ServerHello
-from ..protocol.user_messages import SASL_FEATURE
-from ..quotas.client_quotas import ClientQuotas
-from ..settings.server_limits import ServerLimits
+from ..base.settings.server_limits import ServerLimits
+from ..base.turn import Turn
 from ..wire.network import Listener, Network
+from ..wire.protocol.codec import Codec
+from ..wire.protocol.msgpack import MsgpackCodec, ServerHello
+from ..wire.protocol.user_messages import SASL_FEATURE
 from .admission import IDLE_TO_CLOSE_MS, RESERVED_PLACES_OF_HOST, Admission, Place, is_reserved_for
 from .connection import ServerConnection
 from .dispatcher import Dispatcher
 from .memory_budget import MemoryBudget
+from .quotas.client_quotas import ClientQuotas
 from .receive_buffer import SharedMemory
-from .turn import Turn
 
 logger = logging.getLogger("barnabas.network")
 

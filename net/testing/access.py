@@ -13,11 +13,11 @@ from typing import Any, Final
 from barnabas.log.vocabulary.access.acls import MAX_FILTERS_PER_REQUEST, Acl, AclFilter, Permission
 from barnabas.log.vocabulary.access.scram import MIN_ITERATIONS
 
+from ..base.local.secure_layout import ADMIN, PLAIN_TEXT, USUAL_PROTOCOL, has_logins, is_encrypted
 from ..client.admin.admin import Admin
 from ..client.connection.security import SecurityOptions
-from ..protocol.requests import DescribeAclsRequest, Request
-from ..protocol.user_messages import DescribeUsersRequest
-from ..secure_layout import ADMIN, PLAIN_TEXT, USUAL_PROTOCOL, has_logins, is_encrypted
+from ..wire.protocol.requests import DescribeAclsRequest, Request
+from ..wire.protocol.user_messages import DescribeUsersRequest
 from .observation import Observation
 from .permission_words import ALL_ALLOWED, read_permissions
 
@@ -82,7 +82,7 @@ def login_of(
         if user is not None:
             raise ValueError(f"login({user!r}): this cluster has no users; start it with users={{{user!r}: password}}")
         return options
-    from .. import secure_files  # certificates take long to import
+    from ..base.local import secure_files  # certificates take long to import
 
     options["security_protocol"] = access.client_protocol
     if is_encrypted(access.client_protocol):
@@ -98,7 +98,7 @@ def login_of(
 
 def _password_of(access: AskedAccess, folder: Path, user: str | None) -> str:
     if user is None:
-        from .. import secure_files
+        from ..base.local import secure_files
 
         return secure_files.password_of_admin(folder)
     if user not in access.passwords:

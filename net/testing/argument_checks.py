@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
-from ..local_cluster import MAX_BROKERS
+from ..base.local.local_cluster import MAX_BROKERS
 
 # Another value would give a broker the identity of another one.
 OWN_KEYS: Final = ("node.id", "controller.quorum.voters")

@@ -17,7 +17,7 @@ from barnabas.log.vocabulary.transaction_messages import UNDECIDED_STATES
 from ..client.admin.admin import Admin
 from ..client.connection.loop_thread import loop_thread
 from ..client.consumer.consumer import Consumer
-from ..protocol.group_responses import GroupMember
+from ..wire.protocol.group_responses import GroupMember
 from .observation import CLIENT_ID, Observation
 
 _CONSUMER_PROTOCOL: Final = "consumer"

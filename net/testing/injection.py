@@ -13,10 +13,10 @@ from typing import Final
 from barnabas.log.vocabulary.cluster_changes import FORWARDED
 from barnabas.log.vocabulary.errors import ErrorCode
 
-from ..local_cluster import ClusterError
-from ..protocol.api_keys import ApiKey
-from ..protocol.apis import api_name
-from ..protocol.kafka.apis import KafkaApi
+from ..base.local.local_cluster import ClusterError
+from ..wire.protocol.api_keys import ApiKey
+from ..wire.protocol.apis import api_name
+from ..wire.protocol.kafka.apis import KafkaApi
 from .argument_checks import check_some, checked_brokers
 from .brokers.backends import Backend
 from .fault import Fault, HoldingFaults

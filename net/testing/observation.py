@@ -15,8 +15,8 @@ from ..client.connection.client import Client
 from ..client.connection.records import ConsumerRecord
 from ..client.connection.security import SecurityOptions
 from ..client.consumer.consumer import Consumer
-from ..protocol.group_responses import DescribeGroupResponse
-from ..protocol.requests import Request
+from ..wire.protocol.group_responses import DescribeGroupResponse
+from ..wire.protocol.requests import Request
 
 CLIENT_ID: Final = "barnabas-testing"
 MOST_SHOWN: Final = 5  # values in an error message

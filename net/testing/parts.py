@@ -8,10 +8,10 @@ from typing import Any, Final, TypeVar
 from barnabas.log.vocabulary.access.acls import Permission
 from barnabas.log.vocabulary.errors import BarnabasError
 
+from ..base.local.local_cluster import ClusterError
 from ..client.arrow.extra import require
 from ..client.connection.loop_thread import loop_thread
-from ..local_cluster import ClusterError
-from ..protocol.responses import ClusterBroker
+from ..wire.protocol.responses import ClusterBroker
 from .access import AccessActs, AskedAccess, login_of
 from .brokers.backends import BACKENDS, Backend
 from .fault import Fault

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from ..settings.exposure import is_loopback
+from ..base.settings.exposure import is_loopback
 
 if TYPE_CHECKING:  # imported where they are used: processes start faster without them
     import http.client

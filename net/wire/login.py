@@ -7,10 +7,10 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from barnabas.log.vocabulary.errors import BarnabasError, IllegalSaslStateError, NetworkError, SaslAuthenticationError
 
-from ..protocol.msgpack import ServerHello
-from ..protocol.user_messages import SASL_FEATURE, AuthenticateRequest, AuthenticateResponse
-from ..sasl.exchange import ClientMechanism, LoginRefused
-from ..sasl.oauthbearer import OAuthBearerClient, TokenSource
+from ..base.sasl.exchange import ClientMechanism, LoginRefused
+from ..base.sasl.oauthbearer import OAuthBearerClient, TokenSource
+from .protocol.msgpack import ServerHello
+from .protocol.user_messages import SASL_FEATURE, AuthenticateRequest, AuthenticateResponse
 
 MAX_MESSAGES: Final = 8  # of one login; SCRAM has two
 LOGIN_TIMEOUT_MS: Final = 10_000

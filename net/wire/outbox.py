@@ -16,8 +16,8 @@ from barnabas.log.format.record_batch import Buffer
 from barnabas.log.vocabulary.errors import StorageError
 
 from ..base.limits import SENDFILE_MIN_BYTES, SENDMSG_MIN_BYTES, WRITE_RUN_BYTES
-from ..protocol.codec import Chunk
-from ..protocol.responses import FileRegion
+from .protocol.codec import Chunk
+from .protocol.responses import FileRegion
 
 MAX_GATHERED = 64  # Buffers per gathering write; far below the kernel's IOV_MAX of 1024.
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from barnabas.log.vocabulary.errors import BarnabasError, RequestTimedOutError
 
-from ..protocol.requests import Request
-from ..protocol.responses import Response
+from .protocol.requests import Request
+from .protocol.responses import Response
 
 _MIN_HEAP_TO_REBUILD: Final = 1024  # Deadlines of answered requests are removed when they outnumber the others.
 

@@ -25,15 +25,15 @@ from barnabas.log.vocabulary.errors import (
 )
 
 from ..base.limits import ClientLimits
-from ..protocol.codec import Chunk
-from ..protocol.framing import FrameReader
-from ..protocol.msgpack import PREAMBLE, VERSION, ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
-from ..protocol.requests import MetadataRequest, Request
-from ..protocol.responses import ErrorResponse, Response
 from .login import ClientLogin, logged_in
 from .network import Network, stream_transport
 from .outbox import Outbox
 from .pending import PendingRequests
+from .protocol.codec import Chunk
+from .protocol.framing import FrameReader
+from .protocol.msgpack import PREAMBLE, VERSION, ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
+from .protocol.requests import MetadataRequest, Request
+from .protocol.responses import ErrorResponse, Response
 from .silence import SilenceWatch
 from .tls import explain_handshake
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from barnabas.log.vocabulary.errors import BarnabasError, NetworkError
 
-from ..sasl.credentials import Credentials
-from ..sasl.exchange import ClientMechanism
+from ..base.sasl.credentials import Credentials
+from ..base.sasl.exchange import ClientMechanism
 from .network import Listener, ProtocolFactory
 from .tls import HANDSHAKE_TIMEOUT_S, TlsContexts, explain_handshake, explain_refusal
 

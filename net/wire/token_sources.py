@@ -10,7 +10,7 @@ from urllib.parse import quote_plus, unquote, urlencode, urlsplit
 
 from barnabas.log.vocabulary.errors import InvalidConfigError
 
-from ..sasl.oauthbearer import MAX_TOKEN_LENGTH
+from ..base.sasl.oauthbearer import MAX_TOKEN_LENGTH
 from .downloads import download, is_protected
 
 MAX_ANSWER_BYTES: Final = 4 * MAX_TOKEN_LENGTH  # there are other values beside the token

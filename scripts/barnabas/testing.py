@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from barnabas.net.local_cluster import ClusterError as ClusterError
+    from barnabas.net.base.local.local_cluster import ClusterError as ClusterError
     from barnabas.net.testing.cluster import AsyncCluster as AsyncCluster
     from barnabas.net.testing.cluster import Cluster as Cluster
     from barnabas.net.testing.fault import Fault as Fault

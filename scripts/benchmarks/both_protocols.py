@@ -26,9 +26,9 @@ from measure import records
 from barnabas import Admin
 from barnabas.log.format.record_codec import encode_batch
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.protocol.kafka.message_classes import types_of
-from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, write_hello
-from barnabas.net.protocol.requests import (
+from barnabas.net.wire.protocol.kafka.message_classes import types_of
+from barnabas.net.wire.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, write_hello
+from barnabas.net.wire.protocol.requests import (
     FetchPartition,
     FetchRequest,
     MetadataRequest,

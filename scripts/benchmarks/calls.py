@@ -27,19 +27,19 @@ from barnabas.net.base.clock import SimulatedClock  # noqa: E402
 from barnabas.net.client.admin.admin import Admin  # noqa: E402
 from barnabas.net.client.consumer.consumer import Consumer  # noqa: E402
 from barnabas.net.client.producer.producer import Producer  # noqa: E402
-from barnabas.net.protocol.kafka.apis import is_flexible  # noqa: E402
-from barnabas.net.protocol.kafka.compiler import encoder  # noqa: E402
-from barnabas.net.protocol.kafka.message_classes import types_of  # noqa: E402
-from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, write_hello  # noqa: E402
-from barnabas.net.protocol.requests import (  # noqa: E402
+from barnabas.net.testing.simulation.cluster import SimulatedCluster, is_serving, wait_until  # noqa: E402
+from barnabas.net.testing.simulation.observed_loop import ObservedLoop  # noqa: E402
+from barnabas.net.wire.protocol.kafka.apis import is_flexible  # noqa: E402
+from barnabas.net.wire.protocol.kafka.compiler import encoder  # noqa: E402
+from barnabas.net.wire.protocol.kafka.message_classes import types_of  # noqa: E402
+from barnabas.net.wire.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, write_hello  # noqa: E402
+from barnabas.net.wire.protocol.requests import (  # noqa: E402
     FetchPartition,
     FetchRequest,
     MetadataRequest,
     ProducePartition,
     ProduceRequest,
 )
-from barnabas.net.testing.simulation.cluster import SimulatedCluster, is_serving, wait_until  # noqa: E402
-from barnabas.net.testing.simulation.observed_loop import ObservedLoop  # noqa: E402
 
 PRODUCT = str(Path(barnabas.net.__file__).resolve().parents[1])
 # Also what is compiled from Kafka's schemas, and constructors of data classes and named tuples.

@@ -16,7 +16,7 @@ from measure import Metrics, Work, percentiles, records
 import barnabas.sync
 from barnabas import Consumer, Producer, TopicPartition
 from barnabas.log.format.record_codec import encode_batch
-from barnabas.net.protocol.requests import FetchPartition, FetchRequest, ProducePartition, ProduceRequest
+from barnabas.net.wire.protocol.requests import FetchPartition, FetchRequest, ProducePartition, ProduceRequest
 from barnabas.net.wire.rpc import RpcConnection
 from barnabas.net.wire.tcp import TcpNetwork
 

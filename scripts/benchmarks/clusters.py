@@ -14,8 +14,8 @@ from typing import Self
 from measure import HERE, Metrics, child, cpu_of, process, rss_mib
 
 from barnabas import Admin, BarnabasError
-from barnabas.net import local_cluster
-from barnabas.net.local_cluster import Plan
+from barnabas.net.base.local import local_cluster
+from barnabas.net.base.local.local_cluster import Plan
 
 START_TIMEOUT_S = 30.0
 LOAD_RECORDS = 8_000_000  # more than are sent before it is ended

@@ -107,7 +107,7 @@ def _lives(backend: str, brokers: int) -> Callable[[int], dict[str, list[float]]
 def _down(repeat: int) -> dict[str, list[float]]:
     import tempfile
 
-    from barnabas.net import local_cluster
+    from barnabas.net.base.local import local_cluster
 
     times = []
     for _ in range(repeat):

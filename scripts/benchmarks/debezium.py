@@ -15,7 +15,7 @@ from pathlib import Path
 from integration import copied_lines, java_client
 from integration.test_kafka_connect_debezium import CONNECT, DEBEZIUM, WORKER, connector
 
-from barnabas.net.ports import free_ports
+from barnabas.net.base.local.ports import free_ports
 
 NAME = "debezium"
 TOPIC = f"{NAME}.public.t"

@@ -20,8 +20,8 @@ from typing import Self
 
 from measure import HERE, Skipped
 
-from barnabas.net import local_cluster
-from barnabas.net.ports import free_ports
+from barnabas.net.base.local import local_cluster
+from barnabas.net.base.local.ports import free_ports
 
 KAFKA_VERSION = "4.3.1"
 POM = HERE / "kafka_broker.xml"

@@ -20,7 +20,7 @@ from kafka_frames import frame
 from measure import Metrics, Work, percentiles, records
 
 from barnabas.log.format.record_codec import encode_batch
-from barnabas.net.protocol.kafka.message_classes import types_of
+from barnabas.net.wire.protocol.kafka.message_classes import types_of
 
 QUEUED_RECORDS = 500_000  # librdkafka's own limit of 100,000 would make the loop below wait more often
 READ_AT_ONCE = 10_000

@@ -2,9 +2,9 @@
 
 import struct
 
-from barnabas.net.protocol.codec import Chunk
-from barnabas.net.protocol.kafka.apis import SERVED
-from barnabas.net.protocol.kafka.compiler import encoder
+from barnabas.net.wire.protocol.codec import Chunk
+from barnabas.net.wire.protocol.kafka.apis import SERVED
+from barnabas.net.wire.protocol.kafka.compiler import encoder
 
 _SIZE = struct.Struct(">I")
 _HEAD = struct.Struct(">hhih")

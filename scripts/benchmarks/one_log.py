@@ -31,8 +31,8 @@ from barnabas.log.format.record_codec import encode_batch
 from barnabas.log.partition.partition_log import PartitionLog
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net import local_cluster
-from barnabas.net.protocol.requests import (
+from barnabas.net.base.local import local_cluster
+from barnabas.net.wire.protocol.requests import (
     FetchPartition,
     FetchRequest,
     ListOffsetsPartition,

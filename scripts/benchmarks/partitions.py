@@ -15,7 +15,7 @@ from clusters import Cluster
 from measure import cpu_of, rss_mib
 
 from barnabas import Admin, BarnabasError, Producer
-from barnabas.net import local_cluster
+from barnabas.net.base.local import local_cluster
 
 TOPIC = "wide"
 SETTLE_S = 3.0

@@ -19,7 +19,7 @@ from pathlib import Path
 from measure import Metrics, Skipped, child, percentiles, process, records
 from sketches import wait_for
 
-from barnabas.net.ports import free_ports
+from barnabas.net.base.local.ports import free_ports
 
 HERE = Path(__file__)
 MOCK_LIFE_S = 600.0

@@ -13,9 +13,9 @@ from itertools import count
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.log.vocabulary.access.acls import Acl, AclResource, Operation, PatternKind, ResourceKind
 from barnabas.log.vocabulary.principal import Principal
-from barnabas.net.access.access import AccessControl
-from barnabas.net.access.audit import AuditLog
-from barnabas.net.access.authorizer import AccessRules
+from barnabas.net.server.access.access import AccessControl
+from barnabas.net.server.access.audit import AuditLog
+from barnabas.net.server.access.authorizer import AccessRules
 
 USERS, TOPICS = 1_000, 10
 PREFIXED_EVERY = 10  # topics: one of ten permissions is for a prefix

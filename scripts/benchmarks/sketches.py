@@ -12,7 +12,7 @@ from pathlib import Path
 
 from measure import Metrics, Skipped, child, process
 
-from barnabas.net.ports import free_ports
+from barnabas.net.base.local.ports import free_ports
 
 NEEDED = ("uvloop", "msgspec")
 SETTLE_S = 0.4  # until the followers of proto_repl are connected

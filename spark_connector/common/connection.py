@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from barnabas.net.base.settings.properties import parse_properties
 from barnabas.net.client.connection.client import Client
 from barnabas.net.client.connection.errors import BarnabasError
 from barnabas.net.client.connection.kafka_options import SECURITY_KEYS
 from barnabas.net.client.connection.loop_thread import LoopThread, loop_thread
 from barnabas.net.client.connection.security import SecurityOptions
-from barnabas.net.settings.properties import parse_properties
 
 from .options import ClientSettings
 

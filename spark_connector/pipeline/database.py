@@ -43,7 +43,7 @@ class Database:
             return sqlite3.connect(self._place, timeout=_SQLITE_WAIT_S, isolation_level=None)
         import psycopg
 
-        from barnabas.net.connect.postgres.server import with_liveness
+        from barnabas.net.programs.connect.postgres.server import with_liveness
 
         return psycopg.connect(with_liveness(self._place), autocommit=True)
 

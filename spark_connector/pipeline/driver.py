@@ -1,4 +1,4 @@
-"""The process of a pipeline's Spark driver; `net/pipeline/supervisor.py` starts it, and starts it again.
+"""The process of a pipeline's Spark driver; `net/programs/pipeline/supervisor.py` starts it, and starts it again.
 
 It ends with one of the exit codes of `DriverExit`, and leaves the reason in the state folder.
 """
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from barnabas.net.pipeline.parsing import parse_pipeline
-from barnabas.net.pipeline.spec import PipelineSpec
-from barnabas.net.pipeline.state import StateFolder
-from barnabas.net.pipeline.supervisor import DriverExit
+from barnabas.net.programs.pipeline.parsing import parse_pipeline
+from barnabas.net.programs.pipeline.spec import PipelineSpec
+from barnabas.net.programs.pipeline.state import StateFolder
+from barnabas.net.programs.pipeline.supervisor import DriverExit
 
 from ..common.connection import properties_of, security_of
 from ..session import CONNECT, session_on

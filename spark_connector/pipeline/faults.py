@@ -6,7 +6,7 @@ import sys
 
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError, UnknownTopicOrPartitionError
 from barnabas.net.client.connection.errors import MissingExtraError, SchemaRegistryError
-from barnabas.net.connect.postgres.changes.faults import (
+from barnabas.net.programs.connect.postgres.changes.faults import (
     KeyMissingError,
     PositionFormatError,
     SchemaConflictError,
@@ -14,8 +14,8 @@ from barnabas.net.connect.postgres.changes.faults import (
     SlotLostError,
     UnreadableMessageError,
 )
-from barnabas.net.connect.postgres.segment import BEGIN_AGAIN, RESET, SpoolError
-from barnabas.net.connect.relations.relation import RelationError
+from barnabas.net.programs.connect.postgres.segment import BEGIN_AGAIN, RESET, SpoolError
+from barnabas.net.programs.connect.relations.relation import RelationError
 
 from ..read.data_loss import AVOID, WHY
 

@@ -15,9 +15,16 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from barnabas.net.pipeline.sink_parsing import Sink
-from barnabas.net.pipeline.spec import IcebergSink, ParquetSink, PipelineSpec, TableSink, TopicSink, TopicSource
-from barnabas.net.pipeline.state import RunProgress
+from barnabas.net.programs.pipeline.sink_parsing import Sink
+from barnabas.net.programs.pipeline.spec import (
+    IcebergSink,
+    ParquetSink,
+    PipelineSpec,
+    TableSink,
+    TopicSink,
+    TopicSource,
+)
+from barnabas.net.programs.pipeline.state import RunProgress
 
 from ..read.offsets import records_behind
 from .faults import PipelineFault

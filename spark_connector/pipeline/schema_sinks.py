@@ -23,7 +23,7 @@ from barnabas.net.client.serde.json_schema_format import JsonSchema
 from barnabas.net.client.serde.protobuf_format import Protobuf
 from barnabas.net.client.serde.registry import RegistryAccess
 from barnabas.net.client.serde.serdes import Part
-from barnabas.net.pipeline.spec import TopicSink
+from barnabas.net.programs.pipeline.spec import TopicSink
 
 from .avro_values import Convert, loaded
 from .faults import PipelineFault

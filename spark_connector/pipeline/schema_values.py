@@ -16,7 +16,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 from barnabas.net.base.near_words import did_you_mean
 from barnabas.net.client.connection.errors import SchemaNotFoundError, SchemaRegistryError
 from barnabas.net.client.serde.registry import RegistryAccess
-from barnabas.net.pipeline.spec import FILE_COLUMNS, RECORD_COLUMNS, SchemaFormat
+from barnabas.net.programs.pipeline.spec import FILE_COLUMNS, RECORD_COLUMNS, SchemaFormat
 
 from .avro_values import AvroValues
 from .faults import PipelineFault

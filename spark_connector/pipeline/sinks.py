@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from barnabas.net.pipeline.spec import (
+from barnabas.net.programs.pipeline.spec import (
     CHANGE_COLUMNS,
     CHANGE_ORDER,
     DeltaSink,

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from barnabas.net.client.serde.registry import RegistryAccess, registry_access
-from barnabas.net.connect.relations.relation import RelationError, described_columns
-from barnabas.net.pipeline.spec import (
+from barnabas.net.programs.connect.relations.relation import RelationError, described_columns
+from barnabas.net.programs.pipeline.spec import (
     DATABASE_COLUMNS,
     FILE_COLUMNS,
     RECORD_COLUMNS,
@@ -25,7 +25,7 @@ from barnabas.net.pipeline.spec import (
     ValueField,
     ValueSpec,
 )
-from barnabas.net.pipeline.state import StateFolder
+from barnabas.net.programs.pipeline.state import StateFolder
 
 from ..common.connection import properties_of, security_of, shared_client
 from ..postgres.change_source import PostgresChangesDataSource

@@ -10,7 +10,7 @@ from pyspark import cloudpickle
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 
-from barnabas.net.pipeline.spec import PythonStep, SqlStep
+from barnabas.net.programs.pipeline.spec import PythonStep, SqlStep
 
 from .faults import JVM_TRACE, PipelineFault, cause_of
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from barnabas.net.collect.parsers import ACCESS_LINE
-from barnabas.net.pipeline.spec import ValueField, ValueSpec
+from barnabas.net.programs.collect.parsers import ACCESS_LINE
+from barnabas.net.programs.pipeline.spec import ValueField, ValueSpec
 
 from .schema_values import FIELDS, Schema, decoded
 from .schema_values import REASON as DECODED_REASON

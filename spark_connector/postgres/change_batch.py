@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from barnabas.net.client.connection.loop_thread import loop_thread
-from barnabas.net.connect.postgres.table_rows import TableRows
+from barnabas.net.programs.connect.postgres.table_rows import TableRows
 
 from .change_columns import batches_of
 from .change_options import ChangeOptions

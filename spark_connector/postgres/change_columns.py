@@ -13,7 +13,7 @@ import msgspec
 import pyarrow
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from barnabas.net.connect.postgres.changes.envelope import TRUNCATE_KEY
+from barnabas.net.programs.connect.postgres.changes.envelope import TRUNCATE_KEY
 
 from ..common.schema import arrow_schema, check_columns
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from barnabas.log.vocabulary.errors import InvalidConfigError
-from barnabas.net.connect.postgres.changes.faults import ConfigFileError
-from barnabas.net.connect.postgres.changes.settings import (
+from barnabas.net.programs.connect.postgres.changes.faults import ConfigFileError
+from barnabas.net.programs.connect.postgres.changes.settings import (
     SOURCE,
     DeliverySettings,
     SnapshotSettings,

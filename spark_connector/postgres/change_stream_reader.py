@@ -19,12 +19,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from barnabas.net.client.connection.loop_thread import loop_thread
-from barnabas.net.connect.postgres.catalog import log_end
-from barnabas.net.connect.postgres.changes.faults import ConnectorError
-from barnabas.net.connect.postgres.segment import RESET, SpoolError, read_segment
-from barnabas.net.connect.postgres.server import close, connect, first_line
-from barnabas.net.connect.postgres.source import run_source
-from barnabas.net.connect.postgres.spool import Spool
+from barnabas.net.programs.connect.postgres.catalog import log_end
+from barnabas.net.programs.connect.postgres.changes.faults import ConnectorError
+from barnabas.net.programs.connect.postgres.segment import RESET, SpoolError, read_segment
+from barnabas.net.programs.connect.postgres.server import close, connect, first_line
+from barnabas.net.programs.connect.postgres.source import run_source
+from barnabas.net.programs.connect.postgres.spool import Spool
 
 from ..common.query_process import stop_on_sigterm
 from .change_columns import batches_of

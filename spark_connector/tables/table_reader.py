@@ -7,7 +7,7 @@ import pyarrow
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from barnabas.net.connect.relations.relation import Between, RelationError, SqlColumn, ranges_of
+from barnabas.net.programs.connect.relations.relation import Between, RelationError, SqlColumn, ranges_of
 
 from ..common.schema import arrow_schema
 from .table_source import TableOptions

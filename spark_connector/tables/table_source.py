@@ -11,7 +11,7 @@ import msgspec
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from barnabas.net.connect.relations.relation import SqlColumn, SqlRelation, open_relation
+from barnabas.net.programs.connect.relations.relation import SqlColumn, SqlRelation, open_relation
 
 FORMAT = "barnabas-sql-table"
 

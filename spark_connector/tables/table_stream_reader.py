@@ -15,8 +15,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from barnabas.net.connect.relations.kept_connection import KeptConnection
-from barnabas.net.connect.relations.relation import (
+from barnabas.net.programs.connect.relations.kept_connection import KeptConnection
+from barnabas.net.programs.connect.relations.relation import (
     Between,
     Place,
     Reached,

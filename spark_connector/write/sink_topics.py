@@ -6,8 +6,8 @@ from barnabas.log.vocabulary.errors import AuthorizationError, InvalidConfigErro
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.client import Client
 from barnabas.net.client.connection.errors import ErrorCode, TopicAlreadyExistsError
-from barnabas.net.protocol.requests import MetadataRequest
-from barnabas.net.protocol.responses import MetadataResponse
+from barnabas.net.wire.protocol.requests import MetadataRequest
+from barnabas.net.wire.protocol.responses import MetadataResponse
 
 from ..common.sink_ledger import LEDGER_TOPIC
 

@@ -19,7 +19,7 @@ from barnabas.net.client.connection.client import Client
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.client.producer.transaction import Transaction
 from barnabas.net.client.transactions.prepared import PreparedTransaction
-from barnabas.net.protocol.transaction_operations import DescribeTransactionRequest
+from barnabas.net.wire.protocol.transaction_operations import DescribeTransactionRequest
 
 from ..common.sink_ledger import ids_prefix, job_id, purpose_of
 

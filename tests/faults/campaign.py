@@ -14,10 +14,10 @@ from random import Random
 from typing import Final
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.base.local.local_cluster import LAUNCHER
 from barnabas.net.client.connection.errors import BarnabasError
 from barnabas.net.client.positions.offset_lookup import LATEST
-from barnabas.net.local_cluster import LAUNCHER
-from barnabas.net.protocol.responses import PartitionMetadata
+from barnabas.net.wire.protocol.responses import PartitionMetadata
 
 from .checker import Report
 from .cluster import LINKS_NEED, NETWORK_NEED, FaultCluster

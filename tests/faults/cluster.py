@@ -13,9 +13,9 @@ from typing import Final
 
 from lifeline import hold_all
 
+from barnabas.net.base.local.local_cluster import LAUNCHER, free_node_ports, write_properties
+from barnabas.net.base.settings.endpoints import read_endpoints, remove_endpoints
 from barnabas.net.client.admin.admin import Admin
-from barnabas.net.local_cluster import LAUNCHER, free_node_ports, write_properties
-from barnabas.net.settings.endpoints import read_endpoints, remove_endpoints
 from barnabas.net.testing.brokers.processes import BrokerProcess
 
 from . import disks, network, shim

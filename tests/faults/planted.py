@@ -17,10 +17,10 @@ from barnabas.log.partition.aborted_transactions import AbortedTransactions
 from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.partition_reads import PartitionReads
 from barnabas.net.cli.main import main as barnabas
-from barnabas.net.groups.group_appends import GroupAppends, SlotQueue, Waiting
+from barnabas.net.coordination.groups.group_appends import GroupAppends, SlotQueue, Waiting
+from barnabas.net.coordination.transactions.marker_writer import MarkerWriter
 from barnabas.net.handlers.records.produce import ProduceHandler
-from barnabas.net.protocol.responses import ProduceResponse
-from barnabas.net.transactions.marker_writer import MarkerWriter
+from barnabas.net.wire.protocol.responses import ProduceResponse
 
 from .transactions.layout import BANKS
 

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import msgspec
 
-from barnabas.net.protocol.apis import REQUEST_OF
-from barnabas.net.protocol.kafka.apis import SERVED, is_flexible
-from barnabas.net.protocol.kafka.compiler import encoder
-from barnabas.net.protocol.kafka.message_classes import types_of
-from barnabas.net.protocol.kafka.schema import Struct, messages
-from barnabas.net.protocol.msgpack import VERSION
+from barnabas.net.wire.protocol.apis import REQUEST_OF
+from barnabas.net.wire.protocol.kafka.apis import SERVED, is_flexible
+from barnabas.net.wire.protocol.kafka.compiler import encoder
+from barnabas.net.wire.protocol.kafka.message_classes import types_of
+from barnabas.net.wire.protocol.kafka.schema import Struct, messages
+from barnabas.net.wire.protocol.msgpack import VERSION
 
 _KAFKA_HEAD: Final = struct.Struct(">hhih")
 _SIZE: Final = struct.Struct(">I")

@@ -34,8 +34,8 @@ from barnabas.log.segment.producer_state import ProducerState
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import BarnabasError, StorageError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.settings import config as broker_config
-from barnabas.net.settings.endpoints import Endpoints, read_endpoints, write_endpoints
+from barnabas.net.base.settings import config as broker_config
+from barnabas.net.base.settings.endpoints import Endpoints, read_endpoints, write_endpoints
 from barnabas.net.testing.simulation.disk import SimulatedDisk
 from barnabas.net.testing.simulation.executor import DelayedExecutor
 

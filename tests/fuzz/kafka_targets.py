@@ -22,16 +22,16 @@ from barnabas.log.format.record_codec import encode_batch
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, UnsupportedVersionError
 from barnabas.net.base.limits import MAX_MESSAGE_ITEMS
 from barnabas.net.handlers.records.produce_rules import check_produced
-from barnabas.net.protocol.codec import DecodedRequest
-from barnabas.net.protocol.kafka.apis import API_VERSIONS_KEY, LISTED, SERVED, KafkaRequest, is_flexible
-from barnabas.net.protocol.kafka.codec import KafkaCodec
-from barnabas.net.protocol.kafka.compiler import encoder, max_items
-from barnabas.net.protocol.kafka.message_classes import types_of
-from barnabas.net.protocol.kafka.primitives import uvarint
-from barnabas.net.protocol.kafka.schema import Field, Struct, messages
-from barnabas.net.protocol.requests import KafkaProduceRequest, Request
-from barnabas.net.protocol.responses import ErrorResponse
 from barnabas.net.testing.simulation.disk import SimulatedDisk
+from barnabas.net.wire.protocol.codec import DecodedRequest
+from barnabas.net.wire.protocol.kafka.apis import API_VERSIONS_KEY, LISTED, SERVED, KafkaRequest, is_flexible
+from barnabas.net.wire.protocol.kafka.codec import KafkaCodec
+from barnabas.net.wire.protocol.kafka.compiler import encoder, max_items
+from barnabas.net.wire.protocol.kafka.message_classes import types_of
+from barnabas.net.wire.protocol.kafka.primitives import uvarint
+from barnabas.net.wire.protocol.kafka.schema import Field, Struct, messages
+from barnabas.net.wire.protocol.requests import KafkaProduceRequest, Request
+from barnabas.net.wire.protocol.responses import ErrorResponse
 
 CODEC: Final = KafkaCodec()
 RULES: Final = RecordRules(needs_keys=False, max_message_bytes=1 << 20)

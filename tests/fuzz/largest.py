@@ -28,14 +28,14 @@ from barnabas.log.format.record_codec import encode_batch
 from barnabas.log.vocabulary.group_messages import OffsetToCommit
 from barnabas.net.base.limits import MAX_DATA_ITEMS
 from barnabas.net.client.connection.errors import BarnabasError
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.apis import REQUEST_OF
-from barnabas.net.protocol.apis import max_items as own_max_items
-from barnabas.net.protocol.kafka.apis import SERVED
-from barnabas.net.protocol.kafka.compiler import max_items as kafka_max_items
-from barnabas.net.protocol.kafka.schema import messages
-from barnabas.net.protocol.msgpack import MsgpackCodec
-from barnabas.net.protocol.requests import (
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.apis import REQUEST_OF
+from barnabas.net.wire.protocol.apis import max_items as own_max_items
+from barnabas.net.wire.protocol.kafka.apis import SERVED
+from barnabas.net.wire.protocol.kafka.compiler import max_items as kafka_max_items
+from barnabas.net.wire.protocol.kafka.schema import messages
+from barnabas.net.wire.protocol.msgpack import MsgpackCodec
+from barnabas.net.wire.protocol.requests import (
     DeleteGroupRequest,
     OffsetCommitRequest,
     ProducePartition,

@@ -14,8 +14,7 @@ from unit.net.sasl.sasl_world import PASSWORD, SomeUsers
 from barnabas.log.vocabulary.access.scram import SCRAM_MECHANISMS, ScramMechanism
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.net.base.limits import MAX_LOGIN_FRAME_BYTES
-from barnabas.net.logins.login import Login, LoginState
-from barnabas.net.sasl.exchange import (
+from barnabas.net.base.sasl.exchange import (
     OAUTHBEARER,
     PLAIN,
     Accepted,
@@ -24,9 +23,10 @@ from barnabas.net.sasl.exchange import (
     PasswordCheck,
     ServerMechanism,
 )
-from barnabas.net.sasl.oauthbearer import OAuthBearerServer, first_message
-from barnabas.net.sasl.plain import PlainServer
-from barnabas.net.sasl.scram import ScramClient, ScramServer
+from barnabas.net.base.sasl.oauthbearer import OAuthBearerServer, first_message
+from barnabas.net.base.sasl.plain import PlainServer
+from barnabas.net.base.sasl.scram import ScramClient, ScramServer
+from barnabas.net.server.logins.login import Login, LoginState
 
 USER: Final = "alice"
 TOKEN: Final = "head.claims.signature"

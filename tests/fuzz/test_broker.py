@@ -13,8 +13,8 @@ from integration.load import send
 from integration.wire import HELLO, call, connected, greeted
 
 from barnabas.kraft.raft.net.wire import frame
-from barnabas.net.protocol.msgpack import MsgpackCodec
-from barnabas.net.protocol.requests import MetadataRequest
+from barnabas.net.wire.protocol.msgpack import MsgpackCodec
+from barnabas.net.wire.protocol.requests import MetadataRequest
 
 CONNECTIONS = 120
 MAX_GROWTH_MIB = 150  # P19

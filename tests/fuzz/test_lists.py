@@ -26,14 +26,14 @@ from barnabas.kraft.metadata.requests import REQUESTS, decode_request
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError
 from barnabas.log.vocabulary.message import MAX_ARRAY_LENGTH, check_items
 from barnabas.net.base.limits import MAX_ENVELOPE_BYTES
-from barnabas.net.protocol.apis import REQUEST_OF
-from barnabas.net.protocol.apis import max_items as own_max_items
-from barnabas.net.protocol.kafka.apis import SERVED
-from barnabas.net.protocol.kafka.codec import KafkaCodec
-from barnabas.net.protocol.kafka.compiler import max_items as kafka_max_items
-from barnabas.net.protocol.kafka.schema import messages
-from barnabas.net.protocol.msgpack import MsgpackCodec
-from barnabas.net.protocol.requests import ControllerCallRequest, FetchRequest, ForgottenTopic, Request
+from barnabas.net.wire.protocol.apis import REQUEST_OF
+from barnabas.net.wire.protocol.apis import max_items as own_max_items
+from barnabas.net.wire.protocol.kafka.apis import SERVED
+from barnabas.net.wire.protocol.kafka.codec import KafkaCodec
+from barnabas.net.wire.protocol.kafka.compiler import max_items as kafka_max_items
+from barnabas.net.wire.protocol.kafka.schema import messages
+from barnabas.net.wire.protocol.msgpack import MsgpackCodec
+from barnabas.net.wire.protocol.requests import ControllerCallRequest, FetchRequest, ForgottenTopic, Request
 
 WORLD: Final = World(topics=("many-0",), topic_ids=("1" * 32,))
 OTHER_LISTS: Final = 16  # more than a request has beside the crowd, each with one item

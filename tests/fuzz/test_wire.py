@@ -21,13 +21,13 @@ from unit.net.wire_world import (
 
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.message import MAX_ARRAY_LENGTH
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.codec import DecodedRequest
-from barnabas.net.protocol.framing import FrameReader
-from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
-from barnabas.net.protocol.requests import FetchRequest, ProduceRequest, Request
 from barnabas.net.server.dispatcher import Dispatcher
 from barnabas.net.server.server import Server
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.codec import DecodedRequest
+from barnabas.net.wire.protocol.framing import FrameReader
+from barnabas.net.wire.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
+from barnabas.net.wire.protocol.requests import FetchRequest, ProduceRequest, Request
 from barnabas.net.wire.rpc import RpcConnection
 
 CODEC = MsgpackCodec()

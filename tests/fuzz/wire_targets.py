@@ -42,11 +42,11 @@ from barnabas.log.format.record_batch import CRC_COVERS_FROM, CRC_POSITION, HEAD
 from barnabas.log.format.record_codec import ProducerFields, encode_batch, iter_records
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.node_address import NodeAddress
-from barnabas.net.protocol.apis import REQUEST_OF, RESPONSE_OF, key_of
-from barnabas.net.protocol.codec import DecodedRequest
-from barnabas.net.protocol.msgpack import ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
-from barnabas.net.protocol.requests import BrokerShutdownRequest, Request
 from barnabas.net.testing.simulation.disk import SimulatedDisk
+from barnabas.net.wire.protocol.apis import REQUEST_OF, RESPONSE_OF, key_of
+from barnabas.net.wire.protocol.codec import DecodedRequest
+from barnabas.net.wire.protocol.msgpack import ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
+from barnabas.net.wire.protocol.requests import BrokerShutdownRequest, Request
 
 CODEC: typing.Final = MsgpackCodec()
 REQUEST_TYPES: typing.Final[tuple[Any, ...]] = tuple(REQUEST_OF.values())

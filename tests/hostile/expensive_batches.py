@@ -10,7 +10,7 @@ from barnabas.log.format.compression import Compression
 from barnabas.log.format.record_codec import encode_batch
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
+from barnabas.net.wire.protocol.requests import ProducePartition, ProduceRequest
 from barnabas.net.wire.rpc import RpcConnection
 from barnabas.net.wire.tcp import TcpNetwork
 

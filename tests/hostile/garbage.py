@@ -11,7 +11,7 @@ from fuzz.mutations import mutated
 from fuzz.wire_targets import ODD_REQUESTS, request_frame
 from integration.kafka_wire import METADATA, asked, join_group, metadata
 
-from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, write_hello
+from barnabas.net.wire.protocol.msgpack import PREAMBLE, ClientHello, write_hello
 
 from .attack import Address, Attack
 

@@ -9,8 +9,8 @@ from integration.kafka_wire import JOIN_GROUP, asked, make
 
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from barnabas.net.client.connection.errors import BarnabasError
-from barnabas.net.protocol.group_responses import FindCoordinatorResponse
-from barnabas.net.protocol.requests import FindCoordinatorRequest
+from barnabas.net.wire.protocol.group_responses import FindCoordinatorResponse
+from barnabas.net.wire.protocol.requests import FindCoordinatorRequest
 from barnabas.net.wire.rpc import RpcConnection
 from barnabas.net.wire.tcp import TcpNetwork
 

@@ -11,8 +11,8 @@ from barnabas.log.format.compression import Compression
 from barnabas.log.format.record_batch import CRC_COVERS_FROM, CRC_POSITION, HEADER_SIZE
 from barnabas.log.format.record_codec import encode_batch
 from barnabas.net.client.admin.admin import Admin
-from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
-from barnabas.net.protocol.responses import ProducePartitionResponse
+from barnabas.net.wire.protocol.requests import ProducePartition, ProduceRequest
+from barnabas.net.wire.protocol.responses import ProducePartitionResponse
 from barnabas.net.wire.rpc import RpcConnection
 from barnabas.net.wire.tcp import TcpNetwork
 

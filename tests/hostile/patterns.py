@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.errors import BarnabasError
-from barnabas.net.protocol.group_responses import FindCoordinatorResponse
-from barnabas.net.protocol.requests import FindCoordinatorRequest
+from barnabas.net.wire.protocol.group_responses import FindCoordinatorResponse
+from barnabas.net.wire.protocol.requests import FindCoordinatorRequest
 from barnabas.net.wire.rpc import RpcConnection
 from barnabas.net.wire.tcp import TcpNetwork
 

@@ -10,7 +10,7 @@ from typing import Final, Self
 from faults.shim import build, why_not
 from integration.cluster import SESSION, Cluster, Node, describe_cluster, full_isr, limited, until
 
-from barnabas.net.local_cluster import LAUNCHER
+from barnabas.net.base.local.local_cluster import LAUNCHER
 
 from .attack import Address, Attack, Port
 from .attacker import AttackSucceeded, attacking

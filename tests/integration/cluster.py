@@ -16,17 +16,17 @@ from typing import Any
 from lifeline import hold_all
 
 from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.net.base.local.local_cluster import LAUNCHER
+from barnabas.net.base.local.local_cluster import clean_environment as clean_environment
+from barnabas.net.base.local.local_cluster import write_properties as write_properties
+from barnabas.net.base.local.secure_layout import CLIENT_PROPERTIES, PLAIN_TEXT, SECURITY, USUAL_PROTOCOL
 from barnabas.net.cli.frame.client_file import read_client_file
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.client import Client, Home
 from barnabas.net.client.connection.security import SecurityOptions
-from barnabas.net.local_cluster import LAUNCHER
-from barnabas.net.local_cluster import clean_environment as clean_environment
-from barnabas.net.local_cluster import write_properties as write_properties
-from barnabas.net.protocol.requests import DescribeClusterRequest
-from barnabas.net.protocol.responses import DescribeClusterResponse, PartitionMetadata
-from barnabas.net.secure_layout import CLIENT_PROPERTIES, PLAIN_TEXT, SECURITY, USUAL_PROTOCOL
 from barnabas.net.testing.brokers.processes import BrokerProcess, Processes
+from barnabas.net.wire.protocol.requests import DescribeClusterRequest
+from barnabas.net.wire.protocol.responses import DescribeClusterResponse, PartitionMetadata
 
 DEADLINE_S = 60.0  # for whatever should take a second: two cores are shared with much else
 POLL_S = 0.02

@@ -14,7 +14,7 @@ from integration.cluster import RUNNING, SESSION, SHARED_SESSION, Cluster
 from integration.small_disk import SmallDisk
 from lifeline import hold_all
 
-from barnabas.net.local_cluster import LAUNCHER
+from barnabas.net.base.local.local_cluster import LAUNCHER
 from barnabas.spark_connector.java import JavaMissingError, require_java
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import psycopg
 from integration.cluster import Cluster, clean_environment, until
 from integration.whole_topic import messages
 
-from barnabas.net.connect.postgres.server import OPTIONS
+from barnabas.net.programs.connect.postgres.server import OPTIONS
 
 ACCOUNTS = 40
 WRITERS = 3

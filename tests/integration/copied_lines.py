@@ -20,7 +20,7 @@ from integration.cluster import Cluster, until
 from integration.harm import Harm
 from integration.programs import TAIL_CHARACTERS, Program
 
-from barnabas.net import local_cluster
+from barnabas.net.base.local import local_cluster
 from barnabas.net.client.consumer.consumer import Consumer
 
 GROUP = "connect"

@@ -12,8 +12,8 @@ from integration.cluster import Cluster
 from integration.test_spark_pipelines import forget_last_commit
 from pyspark.sql import SparkSession
 
-from barnabas.net.pipeline.files import read_pipeline
-from barnabas.net.pipeline.state import StateFolder
+from barnabas.net.programs.pipeline.files import read_pipeline
+from barnabas.net.programs.pipeline.state import StateFolder
 from barnabas.spark_connector.pipeline.queries import Job
 from barnabas.spark_connector.pipeline.sources import World
 

@@ -14,7 +14,7 @@ from faults.shim import Shim, build
 from integration.cluster import Cluster, Node, clean_environment, write_properties
 from integration.prometheus import LIMIT_S, until
 
-from barnabas.net.local_cluster import LAUNCHER
+from barnabas.net.base.local.local_cluster import LAUNCHER
 
 # Each broker's folder holds its orders; the configuration is the last argument.
 _SCRIPT = (

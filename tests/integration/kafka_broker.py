@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from integration import java_client
 from integration.cluster import clean_environment, until
 
-from barnabas.net.ports import free_ports
+from barnabas.net.base.local.ports import free_ports
 
 START_LIMIT_S = 120.0  # of a JVM on two cores that others use, too
 STOP_LIMIT_S = 30.0

@@ -6,9 +6,9 @@ from typing import Any
 
 from integration.wire import SIZE, connected, read_frame
 
-from barnabas.net.protocol.kafka.apis import SERVED, is_flexible
-from barnabas.net.protocol.kafka.compiler import decoder, encoder
-from barnabas.net.protocol.kafka.message_classes import types_of
+from barnabas.net.wire.protocol.kafka.apis import SERVED, is_flexible
+from barnabas.net.wire.protocol.kafka.compiler import decoder, encoder
+from barnabas.net.wire.protocol.kafka.message_classes import types_of
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR, JOIN_GROUP = 0, 1, 2, 3, 10, 11
 API_VERSIONS, CONSUMER_GROUP_HEARTBEAT = 18, 68

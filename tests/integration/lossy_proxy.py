@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import msgpack
 from integration.cluster import Cluster, until, write_properties
 
+from barnabas.net.base.local.ports import free_ports
 from barnabas.net.client.connection.client import Client
-from barnabas.net.ports import free_ports
 
 _SIZE = struct.Struct(">I")
 _KAFKA_HEAD = struct.Struct(">hhi")

@@ -15,7 +15,7 @@ import pytest
 from integration.cluster import Cluster, full_isr
 from tidy.source_tree import ROOT
 
-from barnabas.net.local_cluster import LAUNCHER
+from barnabas.net.base.local.local_cluster import LAUNCHER
 
 STOP_S: Final = 45
 _FOLDERS: Final = ("consumer_groups", "kraft", "log", "net")

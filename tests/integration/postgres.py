@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from barnabas.net.ports import free_ports
+from barnabas.net.base.local.ports import free_ports
 
 START_TIMEOUT_S = 60.0
 POLL_S = 0.05

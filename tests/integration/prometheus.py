@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from barnabas.net.ports import free_ports
+from barnabas.net.base.local.ports import free_ports
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 RULES: Final = ROOT / "docs" / "monitoring" / "alerts.yml"

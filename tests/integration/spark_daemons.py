@@ -12,7 +12,7 @@ from pathlib import Path
 from integration.cluster import clean_environment, until
 from integration.spark_world import QUICK_JAVA, home_without_python
 
-from barnabas.net.ports import free_ports
+from barnabas.net.base.local.ports import free_ports
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 240

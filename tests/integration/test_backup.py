@@ -20,12 +20,12 @@ from barnabas.log.records.codec import encode
 from barnabas.log.vocabulary.access.acls import Acl, Operation, PatternKind, Permission, ResourceKind
 from barnabas.log.vocabulary.access.quotas import QuotaEntity
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.backup.contents import Contents, TopicContents, partition_folder, read_contents
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.consumer.range_reader import RangeReader
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.client.share.share_consumer import ShareConsumer
+from barnabas.net.programs.backup.contents import Contents, TopicContents, partition_folder, read_contents
 
 pytestmark = pytest.mark.timeout(300)
 Maker = Callable[..., Cluster]

@@ -29,8 +29,8 @@ from barnabas.log.vocabulary.errors import (
     InvalidTopicError,
     UnknownTopicOrPartitionError,
 )
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.requests import CreateTopicRequest, FetchPartition, FetchRequest, MetadataRequest
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.requests import CreateTopicRequest, FetchPartition, FetchRequest, MetadataRequest
 
 Maker = Callable[..., Cluster]
 TOPIC = "orders"

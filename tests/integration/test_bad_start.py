@@ -11,9 +11,9 @@ import pytest
 from integration.cluster import Cluster, active_brokers, clean_environment, until, write_properties
 from integration.load import send
 
+from barnabas.net.base.local.ports import free_ports
+from barnabas.net.base.settings.endpoints import read_endpoints
 from barnabas.net.client.admin.admin import Admin
-from barnabas.net.ports import free_ports
-from barnabas.net.settings.endpoints import read_endpoints
 
 START_TIMEOUT_S = 60
 Maker = Callable[..., Cluster]

@@ -18,11 +18,11 @@ from integration.test_permissions import AS_A_BROKER, ask, call, forged, outcome
 from barnabas.kraft.metadata.requests import AllocateProducerIds, BrokerHeartbeat
 from barnabas.log.disk.secret_files import write_secret
 from barnabas.log.vocabulary.errors import ErrorCode, IllegalSaslStateError
-from barnabas.net.certificates import broker_certificate, read_authority
+from barnabas.net.base.local.certificates import broker_certificate, read_authority
+from barnabas.net.base.sasl.credentials import Credentials
+from barnabas.net.base.settings.properties import parse_properties
 from barnabas.net.client.admin.admin import Admin
-from barnabas.net.protocol.requests import Request
-from barnabas.net.sasl.credentials import Credentials
-from barnabas.net.settings.properties import parse_properties
+from barnabas.net.wire.protocol.requests import Request
 from barnabas.net.wire.rpc import RpcPool
 from barnabas.net.wire.tcp import LoginNetwork, TcpNetwork
 from barnabas.net.wire.tls import TlsContexts, TlsFiles

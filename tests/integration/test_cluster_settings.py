@@ -8,7 +8,7 @@ from integration.cluster import Cluster, until
 from barnabas.net.client.admin.admin import BROKER, Admin
 from barnabas.net.client.connection.errors import DeliveryTimeoutError
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.protocol.responses import ClusterBroker
+from barnabas.net.wire.protocol.responses import ClusterBroker
 
 Maker = Callable[..., Cluster]
 

@@ -18,7 +18,7 @@ from integration.decided import markers_written
 from barnabas.net.client.connection.records import ConsumerRecord
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.collect.positions import POSITIONS_TOPIC
+from barnabas.net.programs.collect.positions import POSITIONS_TOPIC
 
 ROUNDS = int(os.environ.get("BARNABAS_COLLECT_ROUNDS", "8"))
 LINES = 4_000  # of each round and file

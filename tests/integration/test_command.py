@@ -18,8 +18,8 @@ import pytest
 from integration.cluster import clean_environment
 from integration.load import send
 
-from barnabas.net.local_cluster import read_pid_file
-from barnabas.net.ports import free_ports
+from barnabas.net.base.local.local_cluster import read_pid_file
+from barnabas.net.base.local.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 BARNABAS = (sys.executable, "-P", "-m", "barnabas")

@@ -17,7 +17,7 @@ import pytest
 from integration.cluster import SESSION, Cluster, clean_environment
 
 from barnabas.log.vocabulary.errors import ErrorCode
-from barnabas.net.protocol.kafka.apis import LISTED
+from barnabas.net.wire.protocol.kafka.apis import LISTED
 
 FOLDER = Path(
     os.environ.get("BARNABAS_CONFORMANCE", Path(__file__).resolve().parents[3] / "shared" / "conformance")

@@ -17,13 +17,13 @@ psycopg = pytest.importorskip("psycopg")
 from integration import connect_world as world  # noqa: E402 - needs psycopg
 from integration.whole_topic import messages  # noqa: E402 - as above
 
-from barnabas.net.connect.postgres.catalog import published_tables  # noqa: E402 - as above
-from barnabas.net.connect.postgres.changes.coverage import Range  # noqa: E402 - as above
-from barnabas.net.connect.postgres.health import LockWait, lock_waits  # noqa: E402 - as above
-from barnabas.net.connect.postgres.replication import ReplicationConnection  # noqa: E402 - as above
-from barnabas.net.connect.postgres.server import close, connect, passes  # noqa: E402 - as above
-from barnabas.net.connect.postgres.server import named as name_sessions  # noqa: E402 - as above
-from barnabas.net.connect.postgres.snapshot import SnapshotReaders  # noqa: E402 - as above
+from barnabas.net.programs.connect.postgres.catalog import published_tables  # noqa: E402 - as above
+from barnabas.net.programs.connect.postgres.changes.coverage import Range  # noqa: E402 - as above
+from barnabas.net.programs.connect.postgres.health import LockWait, lock_waits  # noqa: E402 - as above
+from barnabas.net.programs.connect.postgres.replication import ReplicationConnection  # noqa: E402 - as above
+from barnabas.net.programs.connect.postgres.server import close, connect, passes  # noqa: E402 - as above
+from barnabas.net.programs.connect.postgres.server import named as name_sessions  # noqa: E402 - as above
+from barnabas.net.programs.connect.postgres.snapshot import SnapshotReaders  # noqa: E402 - as above
 
 Connectors = Callable[[Path], world.Connector]
 

@@ -15,7 +15,7 @@ from integration import postgres
 from integration.cluster import Cluster, clean_environment, until
 from tidy.source_tree import ROOT
 
-from barnabas.net.connect.postgres.changes.settings import SinkSettings, SourceSettings
+from barnabas.net.programs.connect.postgres.changes.settings import SinkSettings, SourceSettings
 
 if postgres.find()[0] is None:
     pytest.skip(postgres.find()[1], allow_module_level=True)

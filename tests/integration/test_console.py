@@ -22,7 +22,7 @@ from barnabas.net.client.connection.records import RecordMetadata
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.client.share.share_consumer import ShareConsumer
-from barnabas.net.pipeline.state import RunProgress, RunState, StateFolder
+from barnabas.net.programs.pipeline.state import RunProgress, RunState, StateFolder
 
 pytestmark = [needs_chromium, pytest.mark.timeout(180)]
 

@@ -29,9 +29,9 @@ from integration.containers import (
 from integration.load import read_all, send
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.base.settings.config import load
 from barnabas.net.cli.main import build_parser
 from barnabas.net.client.admin.admin import Admin
-from barnabas.net.settings.config import load
 
 WHY_NOT = why_not()
 needs_hosts = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)

@@ -19,9 +19,9 @@ from integration.load import Load, read_all, send
 
 from barnabas.log.vocabulary.errors import BrokerNotAvailableError, InvalidReplicationFactorError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net import local_cluster
+from barnabas.net.base.local import local_cluster
 from barnabas.net.client.admin.admin import Admin
-from barnabas.net.protocol.responses import ClusterBroker
+from barnabas.net.wire.protocol.responses import ClusterBroker
 
 Maker = Callable[..., Cluster]
 MIN_ISR_2 = {"min.insync.replicas": "2"}

@@ -22,8 +22,8 @@ from barnabas.log.vocabulary.errors import (
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.events.event_file import FILE_NAME
-from barnabas.net.protocol.event_messages import ClusterEvent, EventsRequest
+from barnabas.net.metadata.events.event_file import FILE_NAME
+from barnabas.net.wire.protocol.event_messages import ClusterEvent, EventsRequest
 
 Maker = Callable[..., Cluster]
 Row = dict[str, Any]

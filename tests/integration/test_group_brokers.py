@@ -10,7 +10,7 @@ from integration.load import Load
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin
-from barnabas.net.protocol.group_responses import DescribeGroupResponse
+from barnabas.net.wire.protocol.group_responses import DescribeGroupResponse
 
 TOPIC, GROUP = "orders", "billing"
 PARTITIONS, MEMBERS = 6, 3

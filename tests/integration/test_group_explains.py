@@ -14,7 +14,7 @@ from integration.test_command import run, run_json
 
 from barnabas.log.vocabulary.group_messages import RebalanceEvent
 from barnabas.net.client.consumer.consumer import Consumer
-from barnabas.net.protocol.group_responses import DescribeGroupResponse
+from barnabas.net.wire.protocol.group_responses import DescribeGroupResponse
 
 TOPIC = "orders"
 GROUP = "billing"

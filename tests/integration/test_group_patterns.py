@@ -13,7 +13,7 @@ from integration.group_reader import Reader, places, shared_out
 from integration.load import send
 
 from barnabas.log.vocabulary.errors import ErrorCode, InvalidRegularExpressionError
-from barnabas.net.protocol.requests import MetadataRequest
+from barnabas.net.wire.protocol.requests import MetadataRequest
 from barnabas.net.wire.rpc import RpcConnection
 from barnabas.net.wire.tcp import TcpNetwork
 

@@ -34,7 +34,7 @@ from integration.kafka_wire import (
 from integration.wire import SIZE, TIMEOUT_S, connected, until_closed
 from simulation.log_building import batch_of
 
-from barnabas.net.protocol.kafka.apis import SERVED
+from barnabas.net.wire.protocol.kafka.apis import SERVED
 
 Maker = Callable[..., Cluster]
 LONG_MS = 60_000  # of a poll that ends by what happens, not by time

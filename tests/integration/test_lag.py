@@ -17,7 +17,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.protocol.lag import Lag
+from barnabas.net.wire.protocol.lag import Lag
 
 TOPIC = "lagging"
 P0 = TopicPartition(TOPIC, 0)

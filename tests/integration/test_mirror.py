@@ -21,10 +21,10 @@ from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.records import ConsumerRecord
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.mirror import mirror as mirror_module
-from barnabas.net.mirror.mirror import Mirror, MirrorConfig
-from barnabas.net.mirror.provenance import HEADER
-from barnabas.net.mirror.source import Read, Source, SourceTopic
+from barnabas.net.programs.mirror import mirror as mirror_module
+from barnabas.net.programs.mirror.mirror import Mirror, MirrorConfig
+from barnabas.net.programs.mirror.provenance import HEADER
+from barnabas.net.programs.mirror.source import Read, Source, SourceTopic
 
 LIMIT_S = 90
 PARTITIONS = 3

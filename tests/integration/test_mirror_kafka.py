@@ -15,7 +15,7 @@ from integration.kafka_broker import KafkaBroker
 from integration.test_mirror import once, read
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.mirror.provenance import offset_in
+from barnabas.net.programs.mirror.provenance import offset_in
 
 VERSION = "4.1.1"
 COUNT = 5_000

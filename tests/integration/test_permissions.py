@@ -58,16 +58,16 @@ from barnabas.log.vocabulary.cluster_changes import (
 )
 from barnabas.log.vocabulary.errors import AuthorizationError, ClusterAuthorizationError, ErrorCode
 from barnabas.log.vocabulary.transaction_messages import InitTransactionsRequest, TransactionMarker
-from barnabas.net.certificates import broker_certificate, read_authority
+from barnabas.net.base.local.certificates import broker_certificate, read_authority
+from barnabas.net.base.local.secure_files import client_certificate_of
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.security import SecurityOptions
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.protocol import requests as q
-from barnabas.net.protocol.broker_figures import DescribeBrokerRequest
-from barnabas.net.protocol.lag import GroupLagsRequest
-from barnabas.net.secure_files import client_certificate_of
 from barnabas.net.testing.access import options_for
+from barnabas.net.wire.protocol import requests as q
+from barnabas.net.wire.protocol.broker_figures import DescribeBrokerRequest
+from barnabas.net.wire.protocol.lag import GroupLagsRequest
 from barnabas.net.wire.rpc import RpcPool
 from barnabas.net.wire.tcp import TcpNetwork
 from barnabas.net.wire.tls import TlsContexts, TlsFiles

@@ -19,7 +19,7 @@ from integration import connect_world as world  # noqa: E402 - needs psycopg
 
 from barnabas.net.cli.main import main  # noqa: E402 - as above
 from barnabas.net.cli.pipeline.checks import world_problems  # noqa: E402 - as above
-from barnabas.net.pipeline.files import read_pipeline  # noqa: E402 - as above
+from barnabas.net.programs.pipeline.files import read_pipeline  # noqa: E402 - as above
 
 Problems = Callable[[str], list[str]]
 TEXT = """\

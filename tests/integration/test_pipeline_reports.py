@@ -15,7 +15,7 @@ from barnabas.net.cli.pipeline.reporting import StatusReporter
 from barnabas.net.client.positions.pipeline_reports import PIPELINES_TOPIC, PipelineReport
 from barnabas.net.client.positions.reports import encoded_report
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.pipeline.state import RunProgress, RunState, StateFolder
+from barnabas.net.programs.pipeline.state import RunProgress, RunState, StateFolder
 
 pytestmark = pytest.mark.timeout(180)
 

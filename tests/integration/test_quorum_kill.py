@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from barnabas.net.ports import free_ports
+from barnabas.net.base.local.ports import free_ports
 
 TESTS = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = TESTS / "simulation" / "raft_process.py"

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from integration.cluster import Cluster, describe_cluster
 
-from barnabas.net.protocol.requests import DescribeClusterRequest
-from barnabas.net.protocol.responses import DescribeClusterResponse
+from barnabas.net.wire.protocol.requests import DescribeClusterRequest
+from barnabas.net.wire.protocol.responses import DescribeClusterResponse
 
 
 async def epochs(cluster: Cluster, asked: int) -> dict[int, int]:

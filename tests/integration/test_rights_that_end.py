@@ -19,7 +19,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.security import SecurityOptions
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.protocol import requests as q
+from barnabas.net.wire.protocol import requests as q
 
 LIMIT_S = 30.0
 BOUND_S = 20.0  # of docs/security.md: 5 s, and what a loaded machine adds; without a bound, they go on for days

@@ -31,6 +31,7 @@ from integration.test_command import run
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
+from barnabas.net.base.sasl.verifiers import read_users
 from barnabas.net.cli.frame.exit_codes import ExitCode
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.errors import (
@@ -42,7 +43,6 @@ from barnabas.net.client.connection.errors import (
 from barnabas.net.client.connection.security import SecurityOptions
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.sasl.verifiers import read_users
 from barnabas.net.testing.access import options_for
 
 LIMIT_S = 30.0

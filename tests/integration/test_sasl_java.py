@@ -10,9 +10,9 @@ from integration import java_client, programs
 from integration.cluster import SESSION, Cluster, until
 
 from barnabas.log.vocabulary.access.acls import Operation
+from barnabas.net.base.local.secure_layout import CLIENT_PROPERTIES
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.security import SecurityOptions
-from barnabas.net.secure_layout import CLIENT_PROPERTIES
 
 VERSION = "4.1.1"
 TOOL_LIMIT_S = 60.0  # of one call, which takes two seconds where nothing else runs

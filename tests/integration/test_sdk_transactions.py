@@ -16,7 +16,7 @@ from barnabas.net.client.connection.errors import ProducerFencedError, Transacti
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.client.transactions.prepared import PreparedTransaction
-from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.api_keys import ApiKey
 from barnabas.sync import Producer as BlockingProducer  # type: ignore[import-not-found]  # not in the tree that mypy sees
 
 PARTITIONS = 3

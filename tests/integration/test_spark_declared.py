@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from barnabas import sync
 from barnabas.log.vocabulary.errors import UnknownTopicOrPartitionError
 from barnabas.net.client.connection.records import ConsumerRecord
-from barnabas.net.pipeline.files import YAML_SUFFIXES, read_pipeline
+from barnabas.net.programs.pipeline.files import YAML_SUFFIXES, read_pipeline
 from barnabas.spark_connector.pipeline.faults import PipelineFault, cause_of, is_bad_record, is_final, told_of
 
 pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.

@@ -17,7 +17,7 @@ from integration.cluster import Cluster
 from integration.declared_pipeline import Declared
 from integration.spark_world import create_topic, send
 
-from barnabas.net.pipeline.spec import DeltaSink
+from barnabas.net.programs.pipeline.spec import DeltaSink
 from barnabas.spark_connector.pipeline.faults import PipelineFault
 from barnabas.spark_connector.pipeline.lakes import delta, files
 

@@ -19,8 +19,8 @@ from integration.spark_world import create_topic, send
 from integration.test_spark_sink import read
 from pyiceberg.catalog.sql import SqlCatalog
 
-from barnabas.net.pipeline.files import read_pipeline
-from barnabas.net.pipeline.state import StateFolder
+from barnabas.net.programs.pipeline.files import read_pipeline
+from barnabas.net.programs.pipeline.state import StateFolder
 from barnabas.spark_connector.pipeline.lakes.iceberg import CATALOG_FILE, CATALOG_NAME
 
 # Each driver is a Spark of its own. Beside 30 processes on two cores, one took more than four minutes for its start and the

@@ -21,11 +21,11 @@ psycopg = pytest.importorskip("psycopg")
 from integration import connect_world as world  # noqa: E402 - needs psycopg
 from integration.spark_changes import Query, confirmed  # noqa: E402 - as above
 
-from barnabas.net.connect.postgres.changes.faults import SchemaConflictError, SlotInUseError  # noqa: E402 - as above
-from barnabas.net.connect.postgres.replication import ReplicationConnection  # noqa: E402 - as above
-from barnabas.net.connect.postgres.segment import segment_file  # noqa: E402 - as above
-from barnabas.net.connect.postgres.source import run_source  # noqa: E402 - as above
-from barnabas.net.connect.postgres.spool import Spool  # noqa: E402 - as above
+from barnabas.net.programs.connect.postgres.changes.faults import SchemaConflictError, SlotInUseError  # noqa: E402 - as above
+from barnabas.net.programs.connect.postgres.replication import ReplicationConnection  # noqa: E402 - as above
+from barnabas.net.programs.connect.postgres.segment import segment_file  # noqa: E402 - as above
+from barnabas.net.programs.connect.postgres.source import run_source  # noqa: E402 - as above
+from barnabas.net.programs.connect.postgres.spool import Spool  # noqa: E402 - as above
 from barnabas.spark_connector.postgres.change_options import parse_change_options  # noqa: E402 - as above
 
 pytestmark = pytest.mark.timeout(600)

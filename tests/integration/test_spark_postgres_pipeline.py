@@ -18,7 +18,7 @@ from integration import connect_world as world
 from integration.spark_changes import confirmed
 
 from barnabas.net.cli.pipeline.checks import located
-from barnabas.net.pipeline.files import read_pipeline
+from barnabas.net.programs.pipeline.files import read_pipeline
 from barnabas.spark_connector.pipeline.faults import PipelineFault, is_final, told_of
 
 pytestmark = pytest.mark.timeout(600)

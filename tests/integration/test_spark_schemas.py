@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from unit.net.client.serde.registry_stub import RegistryStub, running_registry
 from unit.spark_connector.test_schema_values import descriptor_set, order
 
-from barnabas.net.certificates import broker_certificate, make_authority
+from barnabas.net.base.local.certificates import broker_certificate, make_authority
 from barnabas.net.client.connection.errors import SchemaRegistryError, SchemaRegistryUnavailableError
 from barnabas.net.client.serde.framing import framed, message_path
 from barnabas.net.client.serde.registry import AUTHORITIES, USER_INFO, registry_access

@@ -19,8 +19,8 @@ from joserfc import jwt
 from joserfc.jwk import RSAKey
 from pyspark.sql import DataFrame, SparkSession
 
-from barnabas.net.secure_layout import CLIENT_PROPERTIES
-from barnabas.net.settings.properties import parse_properties
+from barnabas.net.base.local.secure_layout import CLIENT_PROPERTIES
+from barnabas.net.base.settings.properties import parse_properties
 
 pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.
 SPARKS_KAFKA = "4.2.0"  # the newest that there is; it runs in Spark 4.3, too

@@ -18,9 +18,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
-from barnabas.net.connect.relations.kept_connection import KeptConnection
-from barnabas.net.connect.relations.relation import Between, Reached, RelationError, SqlColumn, open_relation
-from barnabas.net.pipeline.files import read_pipeline
+from barnabas.net.programs.connect.relations.kept_connection import KeptConnection
+from barnabas.net.programs.connect.relations.relation import Between, Reached, RelationError, SqlColumn, open_relation
+from barnabas.net.programs.pipeline.files import read_pipeline
 from barnabas.spark_connector.pipeline.faults import PipelineFault, is_final
 from barnabas.spark_connector.pipeline.sources import table_options
 from barnabas.spark_connector.tables.table_source import TableOptions

@@ -9,7 +9,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from barnabas.net.cli.pipeline.postgres_checks import fits
-from barnabas.net.pipeline.spec import ValueField, ValueSpec
+from barnabas.net.programs.pipeline.spec import ValueField, ValueSpec
 from barnabas.spark_connector.pipeline.values import PARSED, REASON, with_parsed
 
 pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.

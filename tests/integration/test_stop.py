@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from integration.cluster import Cluster
 
-from barnabas.net import local_cluster
+from barnabas.net.base.local import local_cluster
 
 # A controlled shutdown may take 30 s. Without the second signal, brokers without a vote needed all of that.
 STOP_S = 15.0  # On an idle machine less than 1 s.

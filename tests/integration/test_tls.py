@@ -22,7 +22,7 @@ from integration.librdkafka_roundtrip import check_roundtrip
 from barnabas.kraft.raft.net.directory import DirectoryUnavailableError, ask_directory
 from barnabas.kraft.raft.net.network import LoopNetwork
 from barnabas.log.disk.secret_files import write_secret
-from barnabas.net.certificates import (
+from barnabas.net.base.local.certificates import (
     broker_certificate,
     client_certificate,
     make_authority,

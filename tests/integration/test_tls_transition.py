@@ -18,13 +18,13 @@ from barnabas.kraft.raft.net.network import LoopNetwork
 from barnabas.log.disk.secret_files import write_secret
 from barnabas.log.vocabulary.access.acls import Acl, Operation, ResourceKind
 from barnabas.log.vocabulary.errors import AuthorizationError
-from barnabas.net.certificates import broker_certificate, make_authority
+from barnabas.net.base.local.certificates import broker_certificate, make_authority
+from barnabas.net.base.local.ports import free_ports
+from barnabas.net.base.settings.properties import parse_properties
 from barnabas.net.cli.main import main
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.errors import NoBrokersAvailableError
 from barnabas.net.client.connection.security import SecurityOptions
-from barnabas.net.ports import free_ports
-from barnabas.net.settings.properties import parse_properties
 from barnabas.net.wire.tcp import MAX_HANDSHAKES
 
 Maker = Callable[..., Cluster]

@@ -15,7 +15,7 @@ from integration.older_version import STOP_S, last_release, older_launcher, roll
 from barnabas.log.vocabulary.access.quotas import QuotaEntity
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.local_cluster import LAUNCHER
+from barnabas.net.base.local.local_cluster import LAUNCHER
 
 pytestmark = pytest.mark.timeout(300)
 Maker = Callable[..., Cluster]

@@ -12,7 +12,7 @@ from integration.cluster import Cluster, full_isr
 from integration.older_version import older_launcher, roll
 from integration.prepared_decisions import PARTITIONS, Decisions
 
-from barnabas.net.local_cluster import LAUNCHER
+from barnabas.net.base.local.local_cluster import LAUNCHER
 
 pytestmark = pytest.mark.timeout(600)
 Maker = Callable[..., Cluster]

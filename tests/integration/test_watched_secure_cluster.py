@@ -20,8 +20,8 @@ from integration.faulty import admins, findings, wait_for_finding
 from integration.prometheus import LIMIT_S, Prometheus, needs_prometheus, until
 
 from barnabas.log.disk.secret_files import write_secret
-from barnabas.net.certificates import broker_certificate, read_authority
-from barnabas.net.secure_layout import CLIENT_PROPERTIES, SECURITY
+from barnabas.net.base.local.certificates import broker_certificate, read_authority
+from barnabas.net.base.local.secure_layout import CLIENT_PROPERTIES, SECURITY
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgpack
 
-from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, write_hello
-from barnabas.net.protocol.requests import ProducePartition, ProduceRequest, Request
-from barnabas.net.protocol.responses import ProducePartitionResponse
+from barnabas.net.wire.protocol.msgpack import PREAMBLE, ClientHello, write_hello
+from barnabas.net.wire.protocol.requests import ProducePartition, ProduceRequest, Request
+from barnabas.net.wire.protocol.responses import ProducePartitionResponse
 from barnabas.net.wire.rpc import RpcPool
 from barnabas.net.wire.tcp import TcpNetwork
 

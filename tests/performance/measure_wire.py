@@ -16,17 +16,17 @@ import tempfile
 import time
 from typing import Any
 
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, write_hello
-from barnabas.net.protocol.requests import FetchPartition, FetchRequest, ProducePartition, ProduceRequest
-from barnabas.net.protocol.responses import (
+from barnabas.net.server.dispatcher import Dispatcher
+from barnabas.net.server.server import Server
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, write_hello
+from barnabas.net.wire.protocol.requests import FetchPartition, FetchRequest, ProducePartition, ProduceRequest
+from barnabas.net.wire.protocol.responses import (
     FetchPartitionResponse,
     FetchResponse,
     ProducePartitionResponse,
     ProduceResponse,
 )
-from barnabas.net.server.dispatcher import Dispatcher
-from barnabas.net.server.server import Server
 from barnabas.net.wire.rpc import RpcConnection
 from barnabas.net.wire.tcp import TcpNetwork
 

@@ -26,9 +26,9 @@ ACTIONS = ("send", "nowait", "keyed", "many", "latency", "poll", "batch", "itera
 
 
 def serve(ready: Any) -> None:
-    from barnabas.net.protocol.api_keys import ApiKey
     from barnabas.net.server.dispatcher import Dispatcher
     from barnabas.net.server.server import Server
+    from barnabas.net.wire.protocol.api_keys import ApiKey
     from barnabas.net.wire.tcp import TcpNetwork
 
     async def main() -> None:

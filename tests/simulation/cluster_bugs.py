@@ -18,10 +18,10 @@ from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.partition_reads import PartitionReads
 from barnabas.log.replication.replica_manager import ReplicaManager
 from barnabas.log.segment import retention
-from barnabas.net.groups.group_appends import GroupAppends, SlotQueue, Waiting
+from barnabas.net.coordination.groups.group_appends import GroupAppends, SlotQueue, Waiting
 from barnabas.net.handlers.records.produce import ProduceHandler
 from barnabas.net.logs.log_service import LogService
-from barnabas.net.protocol.responses import ProduceResponse
+from barnabas.net.wire.protocol.responses import ProduceResponse
 
 from .history import run_history
 from .planted import in_histories

@@ -3,10 +3,10 @@
 from random import Random
 from typing import ClassVar
 
-from barnabas.net.protocol.requests import BringBackFolderRequest
 from barnabas.net.testing.simulation.cluster import SECOND_FOLDER, SimulatedCluster
 from barnabas.net.testing.simulation.fault_room import FaultPlan, FaultRoom
 from barnabas.net.testing.simulation.node_faults import MOST_LOSSY
+from barnabas.net.wire.protocol.requests import BringBackFolderRequest
 
 from .workload import Workload
 

@@ -20,7 +20,7 @@ from barnabas.net.client.group.commit_pipeline import CommitPipeline
 from barnabas.net.client.group.ownership import Ownership
 from barnabas.net.client.group.rebalancing import Rebalancing
 from barnabas.net.client.positions.reading import Reading
-from barnabas.net.groups.group_service import GroupService
+from barnabas.net.coordination.groups.group_service import GroupService
 
 from .cluster_bugs import commits_out_of_order
 from .group_history import run_groups

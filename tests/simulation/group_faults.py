@@ -8,9 +8,9 @@ from typing import ClassVar
 from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.log.vocabulary.cluster_changes import AddPartitionsRequest
 from barnabas.log.vocabulary.group_messages import OffsetToCommit
-from barnabas.net.protocol.requests import CreateTopicRequest, ResetOffsetsRequest
 from barnabas.net.testing.simulation.cluster import SimulatedCluster, is_serving
 from barnabas.net.testing.simulation.fault_room import FaultPlan, FaultRoom
+from barnabas.net.wire.protocol.requests import CreateTopicRequest, ResetOffsetsRequest
 
 from .checkers.groups import GroupChecker
 from .group_members import LONGEST_HANG_S, SimulatedMember

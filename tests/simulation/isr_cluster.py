@@ -31,7 +31,7 @@ from barnabas.log.replication.leading import ACKS_ALL
 from barnabas.log.replication.partition import Partition
 from barnabas.log.vocabulary.errors import BarnabasError, CorruptRecordError, ErrorCode, OffsetOutOfRangeError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.server.purgatory import DelayedFetch, DelayedProduce, Operation, Purgatory, ReadUpTo
+from barnabas.net.logs.purgatory import DelayedFetch, DelayedProduce, Operation, Purgatory, ReadUpTo
 
 from .isr_committed import CommittedRecords
 from .isr_controller import ModelController

@@ -23,7 +23,7 @@ from barnabas.log.segment.producer_state import OpenTransactions, ProducerState
 from barnabas.log.segment.segment import LogRead
 from barnabas.log.segment.transaction_index import AbortedTransaction
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
-from barnabas.net.server.purgatory import DelayedProduce
+from barnabas.net.logs.purgatory import DelayedProduce
 from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 from .disk_bugs import abort_index_is_not_rebuilt

@@ -7,11 +7,11 @@ from itertools import count
 from typing import Any
 
 from barnabas.log.vocabulary.errors import NetworkError
-from barnabas.net.protocol.kafka.apis import SERVED, is_flexible
-from barnabas.net.protocol.kafka.compiler import decoder, encoder
-from barnabas.net.protocol.kafka.message_classes import types_of
 from barnabas.net.testing.simulation.cluster import CLIENT_PORT
 from barnabas.net.testing.simulation.network import NodeNetwork
+from barnabas.net.wire.protocol.kafka.apis import SERVED, is_flexible
+from barnabas.net.wire.protocol.kafka.compiler import decoder, encoder
+from barnabas.net.wire.protocol.kafka.message_classes import types_of
 
 _SIZE = struct.Struct(">i")
 

@@ -20,10 +20,10 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.errors import OffsetOutOfRangeError, TopicRecreatedError
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.consumer.process_once import process_once
-from barnabas.net.protocol.requests import ResetOffsetsRequest
 from barnabas.net.testing.simulation.cluster import SimulatedCluster
 from barnabas.net.testing.simulation.fault_room import FaultPlan, FaultRoom
 from barnabas.net.testing.simulation.process import SimulatedProcess
+from barnabas.net.wire.protocol.requests import ResetOffsetsRequest
 
 from .group_members import SimulatedMember
 from .workload import PHOENIX, Workload

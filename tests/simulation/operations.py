@@ -17,14 +17,14 @@ from barnabas.log.vocabulary.cluster_changes import (
     ElectLeaderRequest,
     UnregisterBrokerRequest,
 )
-from barnabas.net.protocol.requests import (
+from barnabas.net.testing.simulation.cluster import SimulatedCluster
+from barnabas.net.testing.simulation.fault_room import FaultPlan, FaultRoom
+from barnabas.net.wire.protocol.requests import (
     AlterVotersRequest,
     CreateTopicRequest,
     DeleteRecordsRequest,
     DeleteTopicRequest,
 )
-from barnabas.net.testing.simulation.cluster import SimulatedCluster
-from barnabas.net.testing.simulation.fault_room import FaultPlan, FaultRoom
 
 from .workload import LATEST_VALUES, PHOENIX, SHORT, Workload
 

@@ -10,7 +10,7 @@ from random import Random
 
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.log.vocabulary.transaction_messages import EndTransactionRequest, PrepareTransactionRequest
-from barnabas.net.protocol.requests import FindCoordinatorRequest
+from barnabas.net.wire.protocol.requests import FindCoordinatorRequest
 
 from .checkers.transactions import Outcome, Transaction, TransactionChecker
 from .checkers.violation import Violation

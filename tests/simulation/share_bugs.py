@@ -12,8 +12,8 @@ from barnabas.consumer_groups.share.share_partition import SharePartition
 from barnabas.net.client.share.leader_session import LeaderSession
 from barnabas.net.client.share.ready_records import ReadyRecords
 from barnabas.net.client.share.share_consumer import ShareConsumer
-from barnabas.net.shares.led_partitions import LedSharePartitions
-from barnabas.net.shares.state_store import ShareStateStore
+from barnabas.net.coordination.shares.led_partitions import LedSharePartitions
+from barnabas.net.coordination.shares.state_store import ShareStateStore
 
 from .planted import Planted
 from .share_history import run_shares

@@ -10,11 +10,11 @@ from barnabas.consumer_groups.transactions.ends import EarlyCommits
 from barnabas.log.partition.aborted_transactions import AbortedTransactions
 from barnabas.log.segment import producer_state
 from barnabas.log.segment.producer_state import ProducerState
-from barnabas.net.groups import group_service
+from barnabas.net.coordination.groups import group_service
+from barnabas.net.coordination.transactions import transaction_service, verification
+from barnabas.net.coordination.transactions.marker_sender import MarkerSender
+from barnabas.net.coordination.transactions.verification import TransactionVerification
 from barnabas.net.handlers.kafka.offsets import KafkaOffsetHandlers
-from barnabas.net.transactions import transaction_service, verification
-from barnabas.net.transactions.marker_sender import MarkerSender
-from barnabas.net.transactions.verification import TransactionVerification
 
 from .coordinator_bugs import a_new_producer_aborts_what_is_prepared, a_prepared_transaction_times_out
 from .cut_off_members import run_cut_off_member

@@ -22,10 +22,10 @@ from barnabas.log.format.record_codec import iter_records, read_marker
 from barnabas.log.records.aborted import AbortedFilter
 from barnabas.log.replication.partition import Partition
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, error_for
-from barnabas.net.protocol.requests import READ_COMMITTED, FetchPartition, FetchRequest
 from barnabas.net.testing.simulation.cluster import SimulatedNode, is_serving, voter_machine
 from barnabas.net.testing.simulation.fault_room import FaultPlan
 from barnabas.net.testing.simulation.process import NOBODY, SimulatedProcess
+from barnabas.net.wire.protocol.requests import READ_COMMITTED, FetchPartition, FetchRequest
 
 from .checkers.transactions import TransactionChecker
 from .checkers.violation import Violation

@@ -11,8 +11,8 @@ from typing import Any
 
 from barnabas.log.format.record_codec import ProducerFields, encode_batch
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
-from barnabas.net.protocol.requests import FindCoordinatorRequest
 from barnabas.net.testing.simulation.cluster import SimulatedCluster
+from barnabas.net.wire.protocol.requests import FindCoordinatorRequest
 
 from .checkers.transactions import Outcome, Transaction, TransactionChecker
 from .checkers.violation import Violation

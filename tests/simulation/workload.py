@@ -20,7 +20,8 @@ from barnabas.log.vocabulary.cluster_changes import (
 )
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, NetworkError, error_for
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, OffsetToCommit, TopicPartitions
-from barnabas.net.protocol.requests import (
+from barnabas.net.testing.simulation.cluster import CLIENT_PORT, SimulatedCluster, rack_of
+from barnabas.net.wire.protocol.requests import (
     CreateTopicRequest,
     DeleteTopicRequest,
     FetchPartition,
@@ -34,8 +35,7 @@ from barnabas.net.protocol.requests import (
     ProducePartition,
     ProduceRequest,
 )
-from barnabas.net.protocol.responses import MetadataResponse
-from barnabas.net.testing.simulation.cluster import CLIENT_PORT, SimulatedCluster, rack_of
+from barnabas.net.wire.protocol.responses import MetadataResponse
 from barnabas.net.wire.rpc import RpcPool
 
 from .checkers.clients import ClientChecker

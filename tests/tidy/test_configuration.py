@@ -11,7 +11,7 @@ from barnabas.log.settings.key import rows_of
 
 from .source_tree import ROOT, SourceFile, production_files
 
-CONFIG: Final = "net/settings/config.py"
+CONFIG: Final = "net/base/settings/config.py"
 TOPIC_CONFIG: Final = "log/settings/config.py"
 CLIENTS: Final = ("net/client", "net/cli", "net/admin", "scripts/barnabas", "spark_connector")
 # Read from the cluster's metadata by the key itself, see kraft/metadata/topic_settings.py.

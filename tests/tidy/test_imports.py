@@ -18,8 +18,8 @@ PURE: Final = (
     r"kraft/raft/(consensus/.*|protocol/.*|net/(wire|message_codec))\.py",
     r"kraft/controller/(?!topic_control|placement|controller)\w+\.py",
     r"consumer_groups/.*\.py",
-    r"net/protocol/.*\.py",
-    r"net/server/purgatory\.py",
+    r"net/wire/protocol/.*\.py",
+    r"net/logs/purgatory\.py",
     r"net/client/group/(ownership|group_membership|classic_membership|assignors)\.py",
     r"net/client/positions/reading\.py",
     r"spark_connector/common/(options|sink_ledger)\.py",
@@ -114,7 +114,7 @@ def is_spoken(module: str, allowed: set[str]) -> bool:
         ("consumer_groups", VOCABULARY),
         ("spark_connector", VOCABULARY | {"records.columns"}),
         ("net/client", CLIENT_VOCABULARY),
-        ("net/protocol", VOCABULARY),
+        ("net/wire/protocol", VOCABULARY),
     ],
 )
 def test_only_the_vocabulary_of_log_is_spoken(folder: str, allowed: set[str]) -> None:

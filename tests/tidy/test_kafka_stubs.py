@@ -9,7 +9,7 @@ from tidy.source_tree import ROOT
 
 SCRIPT = ROOT / "scripts" / "kafka_stubs.py"
 WRONG = """
-from barnabas.net.protocol.kafka import bodies
+from barnabas.net.wire.protocol.kafka import bodies
 
 bodies.FindCoordinatorResponse.Coordinator(node=1)
 bodies.JoinGroupRequest().group

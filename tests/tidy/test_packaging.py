@@ -77,7 +77,7 @@ def test_commands_in_the_documents_exist(command: str) -> None:
     "statement",
     [
         "import barnabas.net.cli.main",
-        "import barnabas.net.cli.verbs.brokers, barnabas.net.settings.config",
+        "import barnabas.net.cli.verbs.brokers, barnabas.net.base.settings.config",
         "import barnabas",
     ],
 )

@@ -1,7 +1,7 @@
 """Permissions in Kafka's model: which principal may do what with which resources, from which host. Pure values.
 
 A permission names one resource, all whose names begin with a prefix, or all of a kind. The numbers are Kafka's, so that values
-travel unchanged in both protocols. What a set of permissions means is in net/access/authorizer.
+travel unchanged in both protocols. What a set of permissions means is in net/server/access/authorizer.
 """
 
 from enum import IntEnum

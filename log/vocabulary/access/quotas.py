@@ -1,7 +1,7 @@
 """Quotas in Kafka's model (KIP-13, 124, 546, 599, 612): how much of a broker an entity may use. Pure values.
 
 An entity is a user, a client id, a user with a client id, or the address of clients; each part may be the default, which holds
-for all names without a quota of their own. Which of several quotas holds for a client is in net/quotas.
+for all names without a quota of their own. Which of several quotas holds for a client is in net/server/quotas.
 """
 
 import math

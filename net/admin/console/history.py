@@ -7,9 +7,9 @@ from typing import Final
 
 from msgspec import structs
 
-from barnabas.net.access.own_rules import visible_group
-from barnabas.net.protocol.broker_figures import HISTORY_STEP_MS, HistoryPoint
-from barnabas.net.protocol.group_responses import LAG_STEP_MS
+from barnabas.net.server.access.own_rules import visible_group
+from barnabas.net.wire.protocol.broker_figures import HISTORY_STEP_MS, HistoryPoint
+from barnabas.net.wire.protocol.group_responses import LAG_STEP_MS
 
 from ..frame import shapes
 from ..frame.call import Call, Field, Json, Reply, Route

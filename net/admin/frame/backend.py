@@ -7,9 +7,9 @@ from typing import Literal, Protocol
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.log.settings.principal_rules import PrincipalRules
 from barnabas.log.vocabulary.principal import Principal
-from barnabas.net.access.access import AccessControl
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.ports import Connection
+from barnabas.net.server.access.access import AccessControl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

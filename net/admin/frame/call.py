@@ -17,9 +17,9 @@ from barnabas.kraft.metadata.image import MetadataImage, PartitionImage, TopicIm
 from barnabas.log.settings.kinds import MAX_INT32
 from barnabas.log.vocabulary.access.acls import Operation, ResourceKind
 from barnabas.log.vocabulary.topic_partition import no_such_topic
-from barnabas.net.access.access import Access
 from barnabas.net.client.admin.admin import Admin
-from barnabas.net.protocol.requests import Request
+from barnabas.net.server.access.access import Access
+from barnabas.net.wire.protocol.requests import Request
 
 from .backend import AdminBackend
 from .errors import SHOWN_CHARS, ApiError, bad_request, not_found, unknown_topic_or_partition

@@ -3,9 +3,9 @@
 import asyncio
 from typing import Final
 
-from barnabas.net.protocol.doubt import doubt_of
-from barnabas.net.protocol.requests import DescribeQuorumRequest
-from barnabas.net.protocol.responses import DescribeQuorumResponse
+from barnabas.net.wire.protocol.doubt import doubt_of
+from barnabas.net.wire.protocol.requests import DescribeQuorumRequest
+from barnabas.net.wire.protocol.responses import DescribeQuorumResponse
 
 from .backend import AdminBackend
 from .call import HERE_TIMEOUT_MS, Json

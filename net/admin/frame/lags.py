@@ -14,15 +14,15 @@ from typing import Any, Final
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.positions.offset_lookup import unread_now
-from barnabas.net.protocol.group_responses import (
+from barnabas.net.wire.protocol.group_responses import (
     DescribeGroupResponse,
     GroupMember,
     ListGroupsResponse,
     OffsetFetchResponse,
     UnreadPartitionResponse,
 )
-from barnabas.net.protocol.lag import NOTHING_COMMITTED, Lag, lag_behind
-from barnabas.net.protocol.requests import DescribeGroupRequest, ListGroupsRequest, OffsetFetchRequest, Request
+from barnabas.net.wire.protocol.lag import NOTHING_COMMITTED, Lag, lag_behind
+from barnabas.net.wire.protocol.requests import DescribeGroupRequest, ListGroupsRequest, OffsetFetchRequest, Request
 
 from .call import Call
 

@@ -1,4 +1,4 @@
-"""What each route of the HTTP API needs, where the cluster has an authorizer: the counterpart of net/access for requests.
+"""What each route of the HTTP API needs, where the cluster has an authorizer: the counterpart of net/server/access for requests.
 
 A route is looked up by its method and its path, and refused without an entry. Handlers ask the cluster with the rights of their
 broker; therefore a call is checked before its body is read, and what its caller may not describe is taken from the answer. Where
@@ -14,8 +14,8 @@ from barnabas.log.settings.principal_rules import PrincipalRules
 from barnabas.log.vocabulary.access.acls import Operation, ResourceKind
 from barnabas.log.vocabulary.errors import ClusterAuthorizationError, LeaderNotAvailableError
 from barnabas.log.vocabulary.principal import Principal
-from barnabas.net.access.access import Access
 from barnabas.net.client.positions.pipeline_reports import PIPELINES_TOPIC
+from barnabas.net.server.access.access import Access
 from barnabas.net.wire.peer import peer_of
 
 from .call import Call, Reply

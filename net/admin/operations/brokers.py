@@ -4,7 +4,7 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
 
-from barnabas.net.protocol.responses import PartitionMove
+from barnabas.net.wire.protocol.responses import PartitionMove
 
 from ..frame import shapes
 from ..frame.call import Call, Field, Json, Reply, Route

@@ -5,9 +5,9 @@ from typing import Final
 
 from barnabas.log.vocabulary.share.messages import SHARE_PROTOCOL, SharePartitionView, known
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.access.own_rules import visible_group
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.admin.group_members import delete_offsets, remove_member
+from barnabas.net.server.access.own_rules import visible_group
 
 from ..frame import shapes
 from ..frame.call import Call, Field, Json, Reply, Route

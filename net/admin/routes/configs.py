@@ -9,7 +9,7 @@ from barnabas.log.settings.table import CLUSTER_SETTINGS
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.client.admin.admin import BROKER as BROKER_RESOURCE
 from barnabas.net.client.admin.admin import TOPIC as TOPIC_RESOURCE
-from barnabas.net.protocol.responses import ConfigEntry
+from barnabas.net.wire.protocol.responses import ConfigEntry
 
 from ..frame import shapes
 from ..frame.call import Call, Field, Json, Reply, Route, objects, optional_text, text_of

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from barnabas.net.protocol.event_messages import MAX_PAGE, MAX_WAIT_MS
+from barnabas.net.wire.protocol.event_messages import MAX_PAGE, MAX_WAIT_MS
 
 from ..frame import shapes
 from ..frame.call import Call, Field, Reply, Route

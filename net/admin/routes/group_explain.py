@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from barnabas.net.access.own_rules import visible_group
 from barnabas.net.client.group.group_explanation import explanation, rebalance_row
-from barnabas.net.protocol.group_responses import DescribeGroupResponse
+from barnabas.net.server.access.own_rules import visible_group
+from barnabas.net.wire.protocol.group_responses import DescribeGroupResponse
 
 from ..frame import shapes
 from ..frame.call import Call, Reply, Route

@@ -3,9 +3,9 @@
 from collections.abc import Collection
 from typing import Final
 
-from barnabas.net.access.access import require_read
 from barnabas.net.client.admin.group_seek import TARGETS, NothingCommittedError, is_target, seek_group, undo_seek
 from barnabas.net.client.admin.offset_seek import SeekStep
+from barnabas.net.server.access.access import require_read
 
 from ..frame import shapes
 from ..frame.call import Call, Field, Reply, Route

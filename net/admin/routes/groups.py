@@ -8,8 +8,8 @@ from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.log.vocabulary.access.acls import ResourceKind
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.access.own_rules import visible_group
-from barnabas.net.protocol.group_responses import DescribeGroupResponse, GroupMember, ListedGroup
+from barnabas.net.server.access.own_rules import visible_group
+from barnabas.net.wire.protocol.group_responses import DescribeGroupResponse, GroupMember, ListedGroup
 
 from ..frame import shapes
 from ..frame.call import Call, Json, Reply, Route

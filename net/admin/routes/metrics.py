@@ -12,13 +12,13 @@ from typing import Final
 
 from barnabas.kraft.metadata.image import MetadataImage, PartitionImage
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.protocol.requests import (
+from barnabas.net.wire.protocol.requests import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     ListOffsetsPartition,
     ListOffsetsRequest,
 )
-from barnabas.net.protocol.responses import ListOffsetsResponse
+from barnabas.net.wire.protocol.responses import ListOffsetsResponse
 
 from ..frame.backend import Sample
 from ..frame.call import Call, Reply, Route

@@ -19,7 +19,7 @@ from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.errors import BarnabasError, OffsetOutOfRangeError, RequestTimedOutError
 from barnabas.net.client.consumer.range_reader import Chunk, RangeReader, batches_of
 from barnabas.net.client.positions.offset_lookup import EARLIEST, LATEST, list_offsets
-from barnabas.net.protocol.requests import READ_COMMITTED, READ_UNCOMMITTED
+from barnabas.net.wire.protocol.requests import READ_COMMITTED, READ_UNCOMMITTED
 
 from ..frame import shapes
 from ..frame.call import Call, Field, Json, Reply, Route

@@ -16,8 +16,8 @@ from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.log.vocabulary.murmur2 import murmur2_positive
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin
-from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
-from barnabas.net.protocol.responses import ProduceResponse
+from barnabas.net.wire.protocol.requests import ProducePartition, ProduceRequest
+from barnabas.net.wire.protocol.responses import ProduceResponse
 
 from ..frame import shapes
 from ..frame.call import Call, Field, Json, Reply, Route, objects, text_of

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from barnabas.net.protocol.responses import StorageFolder
+from barnabas.net.wire.protocol.responses import StorageFolder
 
 from ..frame import shapes
 from ..frame.call import Call, Field, Json, Reply, Route, text_of

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from typing import Final
 
 from barnabas.log.vocabulary.access.acls import ResourceKind
-from barnabas.net.protocol.transaction_operations import ListedTransaction
+from barnabas.net.wire.protocol.transaction_operations import ListedTransaction
 
 from ..frame import shapes
 from ..frame.call import Call, Json, Reply, Route

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-
-from ...base.loop_delays import LoopDelays, measure
-from ...base.producer_samples import EVERY, ProducerSamples
-from ...base.request_measures import RequestMeasures
-from ...base.topic_traffic import TopicTraffic
-from ...protocol.broker_figures import (
+from barnabas.net.base.figures.loop_delays import LoopDelays, measure
+from barnabas.net.base.figures.producer_samples import EVERY, ProducerSamples
+from barnabas.net.base.figures.request_measures import RequestMeasures
+from barnabas.net.base.figures.topic_traffic import TopicTraffic
+from barnabas.net.base.settings.listeners import pem_files
+from barnabas.net.wire.protocol.broker_figures import (
     HISTORY_STEP_MS,
     ClientSoftware,
     DescribeBrokerRequest,
@@ -21,10 +21,10 @@ from ...protocol.broker_figures import (
     PartitionRate,
     ProducerHabits,
 )
-from ...protocol.group_responses import LagPoint
-from ...protocol.lag import GroupLagsRequest, GroupLagsResponse
+from barnabas.net.wire.protocol.group_responses import LagPoint
+from barnabas.net.wire.protocol.lag import GroupLagsRequest, GroupLagsResponse
+
 from ...server.dispatcher import RequestContext
-from ...settings.listeners import pem_files
 from ..tls import configured_certificates
 from .group_lags import remember_lags
 from .history import History, Reading, buckets_of

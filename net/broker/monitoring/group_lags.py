@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.share.messages import SHARE_PROTOCOL
+from barnabas.net.wire.protocol.group_responses import LAG_STEP_MS, ListGroupsResponse
+from barnabas.net.wire.protocol.requests import ListGroupsRequest
 
-from ...protocol.group_responses import LAG_STEP_MS, ListGroupsResponse
-from ...protocol.requests import ListGroupsRequest
 from .lag_copies import LagCopies
 from .lag_history import GroupLags, GroupReading
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ...base.histogram import Histogram
-from ...base.request_measures import FETCH, LOG, PRODUCE, QUEUE, TOTAL, WAITS, RequestMeasures
-from ...protocol.broker_figures import HistoryPoint
+from barnabas.net.base.figures.histogram import Histogram
+from barnabas.net.base.figures.request_measures import FETCH, LOG, PRODUCE, QUEUE, TOTAL, WAITS, RequestMeasures
+from barnabas.net.wire.protocol.broker_figures import HistoryPoint
 
 POINTS: Final = 360  # an hour: about 250 KB
 UNKNOWN: Final = -1.0

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.kraft.metadata.image import BrokerImage
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError
+from barnabas.net.wire.protocol.lag import GroupLagHistory, GroupLagsRequest, GroupLagsResponse
 
-from ...protocol.lag import GroupLagHistory, GroupLagsRequest, GroupLagsResponse
 from .lag_history import MAX_GROUPS, GroupLags
 
 if TYPE_CHECKING:

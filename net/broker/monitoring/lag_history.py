@@ -13,9 +13,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from barnabas.log.settings.kinds import MAX_INT64
-
-from ...protocol.group_responses import LAG_STEP_MS, LagPoint
-from ...protocol.lag import GroupLagHistory
+from barnabas.net.wire.protocol.group_responses import LAG_STEP_MS, LagPoint
+from barnabas.net.wire.protocol.lag import GroupLagHistory
 
 HOUR_MS: Final = 3_600_000
 LAG_POINTS: Final = HOUR_MS // LAG_STEP_MS  # of a group

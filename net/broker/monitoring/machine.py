@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import Final
 
 from barnabas.log.disk.files import DiskUsage
+from barnabas.net.base.figures.process_figures import ProcessFigures, read_process
+from barnabas.net.wire.protocol.broker_figures import CertificateEnd
 
 from ...admin.frame.backend import Sample
-from ...base.process_figures import ProcessFigures, read_process
-from ...protocol.broker_figures import CertificateEnd
 
 logger = logging.getLogger("barnabas.broker")
 

@@ -6,14 +6,14 @@ from typing import Any, Final
 
 from barnabas.log.replication.partition import Partition
 from barnabas.log.vocabulary.errors import ErrorCode
+from barnabas.net.base.figures.histogram import Histogram
+from barnabas.net.base.figures.request_measures import FOLLOWER_FETCH, RequestMeasures
+from barnabas.net.base.figures.topic_traffic import TopicTraffic, Traffic
+from barnabas.net.wire.protocol.apis import REQUEST_OF, api_name
+from barnabas.net.wire.protocol.kafka.apis import SERVED
+from barnabas.net.wire.protocol.kafka.schema import snake_case
 
 from ...admin.frame.backend import Sample
-from ...base.histogram import Histogram
-from ...base.request_measures import FOLLOWER_FETCH, RequestMeasures
-from ...base.topic_traffic import TopicTraffic, Traffic
-from ...protocol.apis import REQUEST_OF, api_name
-from ...protocol.kafka.apis import SERVED
-from ...protocol.kafka.schema import snake_case
 
 _REQUESTS: Final = (
     "Time of requests from their arrival to their answer, without its transport. Parts: queue (until the handler has it), log"

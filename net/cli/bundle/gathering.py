@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from barnabas.log.vocabulary.errors import BarnabasError
-from barnabas.net.protocol.event_messages import MAX_PAGE
-from barnabas.net.protocol.responses import ClusterBroker
+from barnabas.net.wire.protocol.event_messages import MAX_PAGE
+from barnabas.net.wire.protocol.responses import ClusterBroker
 
 from ...client.admin.finding import Finding
 from .archive import MAX_PART_BYTES, Archive

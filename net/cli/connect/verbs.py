@@ -13,8 +13,8 @@ from ..frame.command import Context, Verb
 from ..frame.exit_codes import CommandError, ExitCode
 
 if TYPE_CHECKING:
-    from barnabas.net.connect.postgres.changes.faults import ConfigFileError
-    from barnabas.net.connect.postgres.changes.settings import SinkSettings, SourceSettings
+    from barnabas.net.programs.connect.postgres.changes.faults import ConfigFileError
+    from barnabas.net.programs.connect.postgres.changes.settings import SinkSettings, SourceSettings
 
 
 def _file_argument(parser: ArgumentParser) -> None:
@@ -37,13 +37,13 @@ def _reset_arguments(parser: ArgumentParser) -> None:
 
 async def _run(context: Context) -> int:
     """Until Ctrl-C or an error that does not pass by itself."""
-    from barnabas.net.connect.postgres.changes.faults import ConnectorError
-    from barnabas.net.connect.postgres.changes.settings import SourceSettings
+    from barnabas.net.programs.connect.postgres.changes.faults import ConnectorError
+    from barnabas.net.programs.connect.postgres.changes.settings import SourceSettings
 
     settings = _settings(context)
-    from barnabas.net.connect.postgres.delivery import TopicWriter
-    from barnabas.net.connect.postgres.sink import run_sink
-    from barnabas.net.connect.postgres.source import run_source
+    from barnabas.net.programs.connect.postgres.delivery import TopicWriter
+    from barnabas.net.programs.connect.postgres.sink import run_sink
+    from barnabas.net.programs.connect.postgres.source import run_source
 
     logging.basicConfig(
         level=os.environ.get("BARNABAS_LOG_LEVEL", "INFO").upper(),
@@ -64,7 +64,7 @@ async def _run(context: Context) -> int:
 @asynccontextmanager
 async def _reported(context: Context, settings: "SourceSettings", bootstrap: str) -> AsyncIterator[None]:
     """How the slot is: to the cluster, for `barnabas doctor`, and as metrics."""
-    from barnabas.net.connect.postgres.slot_reports import SlotReporter, rendered
+    from barnabas.net.programs.connect.postgres.slot_reports import SlotReporter, rendered
 
     from ..pipeline.metrics_server import PATH, served
 
@@ -83,10 +83,10 @@ async def _reported(context: Context, settings: "SourceSettings", bootstrap: str
 
 
 async def _reset(context: Context) -> int:
-    from barnabas.net.connect.postgres.changes.faults import ConnectorError
+    from barnabas.net.programs.connect.postgres.changes.faults import ConnectorError
 
     settings = _source(context)
-    from barnabas.net.connect.postgres.operations import reset
+    from barnabas.net.programs.connect.postgres.operations import reset
 
     try:
         chosen = await reset(
@@ -102,10 +102,10 @@ async def _reset(context: Context) -> int:
 
 async def _status(context: Context) -> int:
     """Exit code 3 if somebody has to act."""
-    from barnabas.net.connect.postgres.changes.faults import ConnectorError
+    from barnabas.net.programs.connect.postgres.changes.faults import ConnectorError
 
     settings = _source(context)
-    from barnabas.net.connect.postgres.operations import status
+    from barnabas.net.programs.connect.postgres.operations import status
 
     try:
         found = await status(settings, _bootstrap(context, settings), context.connector.security)
@@ -119,8 +119,8 @@ async def _status(context: Context) -> int:
 
 def _settings(context: Context) -> "SourceSettings | SinkSettings":
     from barnabas.net.client.arrow.extra import require
-    from barnabas.net.connect.postgres.changes.faults import ConfigFileError
-    from barnabas.net.connect.postgres.changes.settings import read_file
+    from barnabas.net.programs.connect.postgres.changes.faults import ConfigFileError
+    from barnabas.net.programs.connect.postgres.changes.settings import read_file
 
     require("psycopg", extra="postgres", feature="barnabas connect")
     try:
@@ -131,7 +131,7 @@ def _settings(context: Context) -> "SourceSettings | SinkSettings":
 
 def _located(error: "ConfigFileError", file: Path) -> str:
     """With the line and column of the key that is wrong, as errors of pipelines have them."""
-    from barnabas.net.pipeline.toml_lines import places_of_keys
+    from barnabas.net.programs.pipeline.toml_lines import places_of_keys
 
     if not error.key:
         return error.message
@@ -142,7 +142,7 @@ def _located(error: "ConfigFileError", file: Path) -> str:
 
 
 def _source(context: Context) -> "SourceSettings":
-    from barnabas.net.connect.postgres.changes.settings import SOURCE, SourceSettings
+    from barnabas.net.programs.connect.postgres.changes.settings import SOURCE, SourceSettings
 
     settings = _settings(context)
     if not isinstance(settings, SourceSettings):

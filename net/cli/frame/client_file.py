@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.net.base.settings.properties import parse_properties
 from barnabas.net.client.connection.kafka_options import security_options
 from barnabas.net.client.connection.security import SecurityOptions
-from barnabas.net.settings.properties import parse_properties
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from barnabas.net.client.admin.cluster_health import folder_cause
 from barnabas.net.client.admin.finding import utc_time
-from barnabas.net.protocol.responses import DescribeStorageResponse, StorageFolder, TroubledFolder
+from barnabas.net.wire.protocol.responses import DescribeStorageResponse, StorageFolder, TroubledFolder
 
 from .output import Output
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import Final
 
 from barnabas.log.vocabulary.errors import BarnabasError
-from barnabas.net.protocol.responses import ClusterBroker, DescribeClusterResponse
+from barnabas.net.wire.protocol.responses import ClusterBroker, DescribeClusterResponse
 
 from ...wire.greeting import Greeting, mismatch
 from .connector import Connector

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidConfigError, InvalidRegularExpressionError
 from barnabas.log.vocabulary.name_pattern import name_pattern
+from barnabas.net.programs.pipeline.spec import PostgresSource, SqlSource, TableSink, TopicSink, TopicSource
 
 from ...base.near_words import did_you_mean
 from ...client.connection.errors import NoBrokersAvailableError
-from ...pipeline.spec import PostgresSource, SqlSource, TableSink, TopicSink, TopicSource
 
 if TYPE_CHECKING:
-    from ...pipeline.document_table import DocumentTable, Problem
-    from ...pipeline.files import PipelineFile
-    from ...pipeline.spec import PipelineSpec, SourceSpec
-    from ...pipeline.toml_lines import KeyPath
+    from barnabas.net.programs.pipeline.document_table import DocumentTable, Problem
+    from barnabas.net.programs.pipeline.files import PipelineFile
+    from barnabas.net.programs.pipeline.spec import PipelineSpec, SourceSpec
+    from barnabas.net.programs.pipeline.toml_lines import KeyPath
+
     from ..frame.connector import Connector
 
 POSTGRESQL: Final = "postgresql:"
@@ -150,7 +151,7 @@ def _check_topic(document: "DocumentTable", path: "KeyPath", topic: str, known: 
 
 def _check_relation(document: "DocumentTable", found: "PipelineFile", source: "SourceSpec") -> None:
     """A source in SQL: its table or query, and the columns by which it is read."""
-    from ...connect.relations.relation import RelationError, UnreachableError, described_columns
+    from barnabas.net.programs.connect.relations.relation import RelationError, UnreachableError, described_columns
 
     origin, path = source.origin, source_path(found.spec, source.name)
     assert isinstance(origin, SqlSource)

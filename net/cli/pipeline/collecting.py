@@ -12,8 +12,9 @@ from barnabas.log.vocabulary.errors import BarnabasError
 from ..frame.exit_codes import CommandError
 
 if TYPE_CHECKING:
-    from ...collect.collector import Collector
-    from ...pipeline.files import PipelineFile
+    from barnabas.net.programs.collect.collector import Collector
+    from barnabas.net.programs.pipeline.files import PipelineFile
+
     from ..frame.command import Context
 
 END_LIMIT_S: Final = 45.0  # for the transaction that is running, after the pipeline has ended
@@ -76,8 +77,8 @@ def _raise_error(tasks: "set[asyncio.Task[None]]") -> None:
 
 
 def _collectors(found: "PipelineFile", context: "Context", bootstrap: str, *, is_once: bool) -> "list[Collector]":
-    from ...collect.collector import Collector, CollectorConfig
-    from ...pipeline.spec import TopicSource
+    from barnabas.net.programs.collect.collector import Collector, CollectorConfig
+    from barnabas.net.programs.pipeline.spec import TopicSource
 
     return [
         Collector(

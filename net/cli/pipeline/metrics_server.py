@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from ..frame.exit_codes import CommandError, ExitCode
 
 if TYPE_CHECKING:  # help must not import the pipeline's modules
-    from barnabas.net.pipeline.files import PipelineFile
+    from barnabas.net.programs.pipeline.files import PipelineFile
 
 PATH: Final = "/metrics"
 READ_TIMEOUT_S: Final = 10.0  # for a request on an open connection, so that idle ones do not stay
@@ -39,7 +39,7 @@ async def served(text: Callable[[], str], address: str) -> AsyncIterator[int]:
 
 
 def pipeline_metrics(found: "PipelineFile") -> Callable[[], str]:
-    from barnabas.net.pipeline.metrics import rendered
+    from barnabas.net.programs.pipeline.metrics import rendered
 
     folder, name = found.state_folder(), found.spec.name
     return lambda: rendered(name, folder.read_run(), folder.read_progress())
@@ -48,7 +48,7 @@ def pipeline_metrics(found: "PipelineFile") -> Callable[[], str]:
 def _handler(text: Callable[[], str]):  # type: ignore[no-untyped-def]  # aiohttp is imported where it is needed
     from aiohttp import web
 
-    from barnabas.net.pipeline.metrics import CONTENT_TYPE
+    from barnabas.net.programs.pipeline.metrics import CONTENT_TYPE
 
     async def answer(_: web.Request) -> web.Response:
         return web.Response(body=text().encode(), headers={"Content-Type": CONTENT_TYPE})

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
-from ...base.near_words import did_you_mean
-from ...connect.postgres.catalog import (
+from barnabas.net.programs.connect.postgres.catalog import (
     PublishedTable,
     add_types,
     check_server,
@@ -20,15 +19,17 @@ from ...connect.postgres.catalog import (
     published_tables,
     slot_of,
 )
-from ...connect.postgres.changes.faults import ConnectorError
-from ...connect.postgres.changes.values import Types
-from ...connect.postgres.server import Connection, close, connect, first_line, passes
-from ...pipeline.spec import PostgresSource
+from barnabas.net.programs.connect.postgres.changes.faults import ConnectorError
+from barnabas.net.programs.connect.postgres.changes.values import Types
+from barnabas.net.programs.connect.postgres.server import Connection, close, connect, first_line, passes
+from barnabas.net.programs.pipeline.spec import PostgresSource
+
+from ...base.near_words import did_you_mean
 
 if TYPE_CHECKING:
-    from ...pipeline.document_table import DocumentTable
-    from ...pipeline.spec import SourceSpec, TableSink, ValueField
-    from ...pipeline.toml_lines import KeyPath
+    from barnabas.net.programs.pipeline.document_table import DocumentTable
+    from barnabas.net.programs.pipeline.spec import SourceSpec, TableSink, ValueField
+    from barnabas.net.programs.pipeline.toml_lines import KeyPath
 
 MAX_TABLES: Final = 10_000  # of a database that are looked at; near words are searched in them
 _TABLES: Final = """

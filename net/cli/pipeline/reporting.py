@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.net.programs.pipeline.state import RunProgress, RunState, StateFolder
 
 from ...client.admin.admin import Admin
 from ...client.positions.pipeline_reports import (
@@ -22,7 +23,6 @@ from ...client.positions.pipeline_reports import (
 )
 from ...client.positions.reports import encoded_report
 from ...client.producer.producer import Producer
-from ...pipeline.state import RunProgress, RunState, StateFolder
 
 logger = logging.getLogger("barnabas.pipeline")
 

@@ -1,6 +1,7 @@
 """What `barnabas pipeline reset` leaves in the sink, in words."""
 
-from ...pipeline.spec import DeltaSink, IcebergSink, ParquetSink, PipelineSpec, TableSink, TopicSink
+from barnabas.net.programs.pipeline.spec import DeltaSink, IcebergSink, ParquetSink, PipelineSpec, TableSink, TopicSink
+
 from ..frame.exit_codes import CommandError, ExitCode
 
 

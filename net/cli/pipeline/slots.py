@@ -5,21 +5,22 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ...pipeline.files import PipelineFile
+    from barnabas.net.programs.pipeline.files import PipelineFile
+
     from ..frame.command import Context
 
 
 @asynccontextmanager
 async def reported_slots(found: "PipelineFile", context: "Context", bootstrap: str) -> AsyncIterator[Callable[[], str]]:
     """While the context is open; its value makes the metrics."""
-    from ...pipeline.spec import PostgresSource
+    from barnabas.net.programs.pipeline.spec import PostgresSource
 
     sources = [(source, source.origin) for source in found.spec.sources if isinstance(source.origin, PostgresSource)]
     if found.spec.is_batch or not sources:
         yield str
         return
-    from ...connect.postgres.changes.settings import HealthSettings
-    from ...connect.postgres.slot_reports import SlotReporter, rendered
+    from barnabas.net.programs.connect.postgres.changes.settings import HealthSettings
+    from barnabas.net.programs.connect.postgres.slot_reports import SlotReporter, rendered
 
     reporters = [
         SlotReporter(

@@ -15,9 +15,9 @@ from ..frame.progress import Progress
 from ..streams.copying import until_signalled
 
 if TYPE_CHECKING:  # help must not import the pipeline's modules
-    from barnabas.net.pipeline.files import PipelineFile
-    from barnabas.net.pipeline.state import RunProgress, RunState, StateFolder
-    from barnabas.net.pipeline.supervisor import DriverOrder
+    from barnabas.net.programs.pipeline.files import PipelineFile
+    from barnabas.net.programs.pipeline.state import RunProgress, RunState, StateFolder
+    from barnabas.net.programs.pipeline.supervisor import DriverOrder
 
 STOP_PAUSE_S: Final = 0.2
 DEFAULT_MASTER: Final = "local[*]"
@@ -80,7 +80,7 @@ async def _validate(context: Context) -> int:
 
 async def _plan(context: Context) -> int:
     """The plan goes to stdout. It has a folder of its own, so that it does not disturb a pipeline that is running."""
-    from barnabas.net.pipeline.supervisor import plan
+    from barnabas.net.programs.pipeline.supervisor import plan
 
     from .checks import located
 
@@ -98,7 +98,7 @@ async def _plan(context: Context) -> int:
 
 async def _run(context: Context) -> int:
     """Until Ctrl-C or SIGTERM, the end of bounded work, or more failures than `restarts.attempts`."""
-    from barnabas.net.pipeline.state import LockedError
+    from barnabas.net.programs.pipeline.state import LockedError
 
     from .checks import located
 
@@ -134,8 +134,8 @@ async def _run(context: Context) -> int:
 
 def _refuse_other_pipeline(found: "PipelineFile", folder: "StateFolder") -> None:
     """Raises CommandError. It would go on behind the records that the other one has read."""
-    from barnabas.net.pipeline.parsing import parse_pipeline
-    from barnabas.net.pipeline.spec import PipelineSpec
+    from barnabas.net.programs.pipeline.parsing import parse_pipeline
+    from barnabas.net.programs.pipeline.spec import PipelineSpec
 
     stored, is_yaml = folder.read_pipeline()
     known = parse_pipeline(stored, is_yaml=is_yaml) if stored else None
@@ -147,7 +147,7 @@ def _refuse_other_pipeline(found: "PipelineFile", folder: "StateFolder") -> None
 
 
 async def _supervised(context: Context, found: "PipelineFile") -> "RunState":
-    from barnabas.net.pipeline.supervisor import Supervisor
+    from barnabas.net.programs.pipeline.supervisor import Supervisor
 
     from .collecting import Collecting
     from .metrics_server import PATH, pipeline_metrics, served
@@ -242,7 +242,7 @@ async def _list(context: Context) -> int:
 
 async def _stop(context: Context) -> int:
     """Wait, for --timeout, until the pipeline has ended after the micro-batch that is running."""
-    from barnabas.net.pipeline.supervisor import sent_stop
+    from barnabas.net.programs.pipeline.supervisor import sent_stop
 
     found = _read(context)
     folder = found.state_folder()
@@ -261,7 +261,7 @@ async def _stop(context: Context) -> int:
 
 async def _reset(context: Context) -> int:
     """Remove the state, so that the next run begins at the start of its sources. What the sink has is not removed here."""
-    from barnabas.net.pipeline.state import LockedError
+    from barnabas.net.programs.pipeline.state import LockedError
 
     from .resetting import after_reset, check_empty_sink
 
@@ -310,7 +310,7 @@ def _time(time_ms: int) -> str | None:
 
 
 def _read(context: Context) -> "PipelineFile":
-    from barnabas.net.pipeline.files import PipelineFileError, read_pipeline
+    from barnabas.net.programs.pipeline.files import PipelineFileError, read_pipeline
 
     try:
         return read_pipeline(context.arguments.file)
@@ -345,7 +345,7 @@ def _bootstrap(context: Context, found: "PipelineFile") -> str:
 
 
 def _order(context: Context, found: "PipelineFile", folder: "StateFolder", *, is_plan: bool = False) -> "DriverOrder":
-    from barnabas.net.pipeline.supervisor import DriverOrder
+    from barnabas.net.programs.pipeline.supervisor import DriverOrder
 
     given = context.arguments
     config = given.command_config or os.environ.get("BARNABAS_COMMAND_CONFIG") or ""

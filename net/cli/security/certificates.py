@@ -71,7 +71,13 @@ def _require_cryptography() -> None:
 async def _authority(context: Context) -> int:
     _require_cryptography()
 
-    from ...certificates import AUTHORITY, AUTHORITY_DAYS, make_authority, retire_authorities, rotate_authority
+    from barnabas.net.base.local.certificates import (
+        AUTHORITY,
+        AUTHORITY_DAYS,
+        make_authority,
+        retire_authorities,
+        rotate_authority,
+    )
 
     wanted = context.arguments
     days = wanted.days or AUTHORITY_DAYS
@@ -95,7 +101,7 @@ async def _authority(context: Context) -> int:
 async def _broker(context: Context) -> int:
     _require_cryptography()
 
-    from ...certificates import CERTIFICATE_DAYS, broker_certificate, read_authority
+    from barnabas.net.base.local.certificates import CERTIFICATE_DAYS, broker_certificate, read_authority
 
     wanted = context.arguments
     data = broker_certificate(
@@ -112,7 +118,7 @@ async def _broker(context: Context) -> int:
 async def _client(context: Context) -> int:
     _require_cryptography()
 
-    from ...certificates import CERTIFICATE_DAYS, client_certificate, read_authority
+    from barnabas.net.base.local.certificates import CERTIFICATE_DAYS, client_certificate, read_authority
 
     wanted = context.arguments
     if "/" in wanted.name and wanted.out is None:
@@ -124,7 +130,7 @@ async def _client(context: Context) -> int:
 
 
 def _write(context: Context, path: Path, data: bytes) -> None:
-    from ...certificates import write_certificate
+    from barnabas.net.base.local.certificates import write_certificate
 
     write_certificate(path, data)
     context.out.line(f"{path} has the private key and the certificate", {"file": str(path)})

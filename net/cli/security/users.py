@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.log.vocabulary.access.scram import DEFAULT_ITERATIONS, ScramMechanism
+from barnabas.net.base.sasl.verifiers import user_line
 from barnabas.net.client.admin.users import ALL, credentials_of
-from barnabas.net.sasl.verifiers import user_line
 
 from ..frame.command import Context, Verb, name_argument, no_arguments, number_from
 from ..frame.exit_codes import CommandError, ExitCode

@@ -30,8 +30,8 @@ def _backup_arguments(parser: ArgumentParser) -> None:
 
 async def _backup(context: Context) -> int:
     """A second run adds what is new; a run that was interrupted goes on."""
-    from barnabas.net.backup.contents import has_records
-    from barnabas.net.backup.taking import Taking, TakingConfig
+    from barnabas.net.programs.backup.contents import has_records
+    from barnabas.net.programs.backup.taking import Taking, TakingConfig
 
     wanted = context.arguments
     if wanted.no_records and wanted.topic:
@@ -64,7 +64,7 @@ async def _backup(context: Context) -> int:
 
 async def _verify(context: Context) -> int:
     """Exit code 3 if a file is damaged."""
-    from barnabas.net.backup.verifying import verify
+    from barnabas.net.programs.backup.verifying import verify
 
     found = await asyncio.to_thread(verify, context.arguments.folder)
     context.out.record(
@@ -98,7 +98,7 @@ def _restore_arguments(parser: ArgumentParser) -> None:
 
 async def _restore(context: Context) -> int:
     """After an interruption, the same command goes on."""
-    from barnabas.net.backup.restoring import Restoring, RestoringConfig
+    from barnabas.net.programs.backup.restoring import Restoring, RestoringConfig
 
     wanted = context.arguments
     log_to_stderr()

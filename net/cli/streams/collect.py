@@ -10,7 +10,7 @@ from ..frame.exit_codes import ExitCode
 from .copying import checked_name, compression_argument, log_to_stderr, until_signalled
 
 if TYPE_CHECKING:  # help must not import the client's modules
-    from barnabas.net.collect.collector import Collector, CollectorConfig
+    from barnabas.net.programs.collect.collector import Collector, CollectorConfig
 
 
 def _arguments(parser: ArgumentParser) -> None:
@@ -50,7 +50,7 @@ def _arguments(parser: ArgumentParser) -> None:
 
 async def _run(context: Context) -> int:
     """Collect until a signal arrives."""
-    from barnabas.net.collect.collector import Collector
+    from barnabas.net.programs.collect.collector import Collector
 
     log_to_stderr()
     collector = Collector(_config(context))
@@ -68,7 +68,7 @@ def _told(collector: "Collector") -> str:
 
 
 def _config(context: Context) -> "CollectorConfig":
-    from barnabas.net.collect.collector import CollectorConfig
+    from barnabas.net.programs.collect.collector import CollectorConfig
 
     wanted = context.arguments
     name = wanted.name if wanted.name is not None else f"{socket.gethostname()}-{wanted.topic}"

@@ -13,7 +13,7 @@ from barnabas.consumer_groups.offsets.offsets_topic import decoded
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRegularExpressionError
 from barnabas.log.vocabulary.name_pattern import NamePattern
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition
-from barnabas.net.protocol.responses import TopicMetadata
+from barnabas.net.wire.protocol.responses import TopicMetadata
 
 from ..frame.command import Context, number_from
 from ..frame.exit_codes import CommandError, ExitCode, message_of

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, ArgumentTypeError
 from typing import TYPE_CHECKING, Final
 
 from barnabas.log.vocabulary.errors import BarnabasError
-from barnabas.net.protocol.event_messages import MAX_PAGE, EventKind
+from barnabas.net.wire.protocol.event_messages import MAX_PAGE, EventKind
 
 from ...base.near_words import did_you_mean
 from ..frame.ages import age_ms

@@ -11,7 +11,7 @@ from ..frame.exit_codes import CommandError, ExitCode
 from .copying import checked_name, compression_argument, log_to_stderr, until_signalled
 
 if TYPE_CHECKING:  # help must not import the client's modules
-    from barnabas.net.mirror.mirror import MirrorConfig
+    from barnabas.net.programs.mirror.mirror import MirrorConfig
 
 
 def _arguments(parser: ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def _arguments(parser: ArgumentParser) -> None:
 
 async def _run(context: Context) -> int:
     """Copy until a signal arrives."""
-    from barnabas.net.mirror.mirror import Mirror
+    from barnabas.net.programs.mirror.mirror import Mirror
 
     log_to_stderr()
     mirror = Mirror(_config(context))
@@ -66,7 +66,7 @@ async def _run(context: Context) -> int:
 
 
 def _config(context: Context) -> "MirrorConfig":
-    from barnabas.net.mirror.mirror import MirrorConfig
+    from barnabas.net.programs.mirror.mirror import MirrorConfig
 
     wanted = context.arguments
     if wanted.no_groups and wanted.groups:
@@ -87,7 +87,7 @@ def _config(context: Context) -> "MirrorConfig":
 
 
 def _options(path: str | None) -> dict[str, str]:
-    from barnabas.net.settings.properties import parse_properties
+    from barnabas.net.base.settings.properties import parse_properties
 
     if path is None:
         return {}

@@ -26,9 +26,8 @@ def _start_arguments(parser: ArgumentParser) -> None:
 def _start(arguments: Namespace) -> int:
     """Run a broker until it receives a stop signal. This process imports nothing that a broker does not need."""
     from barnabas.log.settings.without_effect import BROKER_KEYS_WITHOUT_EFFECT
-    from barnabas.net import local_cluster
-
-    from ...settings import config as configuration
+    from barnabas.net.base.local import local_cluster
+    from barnabas.net.base.settings import config as configuration
 
     config = configuration.load(arguments.config, dict(arguments.override), os.environ)
     for key in config.ignored:

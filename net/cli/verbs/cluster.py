@@ -4,13 +4,13 @@ import asyncio
 from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Final
 
-from barnabas.net.protocol.responses import (
+from barnabas.net.wire.protocol.doubt import doubt_of
+from barnabas.net.wire.protocol.responses import (
     ClusterBroker,
     DescribeQuorumResponse,
 )
 
 from ...client.admin.cluster_health import ClusterHealth, cluster_health, ignored_settings
-from ...protocol.doubt import doubt_of
 from ..frame.command import Context, Verb, key_value, no_arguments, number_from
 from ..frame.confirmation import exit_code_in, shown_doubt
 from ..frame.exit_codes import CommandError, ExitCode

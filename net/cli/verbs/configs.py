@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from barnabas.log.vocabulary.errors import BarnabasError, UnknownTopicOrPartitionError
-from barnabas.net.protocol.responses import ConfigEntry
+from barnabas.net.wire.protocol.responses import ConfigEntry
 
 from ...base.near_words import did_you_mean
 from ..frame.command import Context, Verb, key_value, number_from

@@ -6,7 +6,7 @@ from typing import Final
 
 from barnabas.consumer_groups.model.rebalance_causes import CAUSES
 from barnabas.log.vocabulary.group_messages import OwnerChange, RebalanceEvent, RebalanceReason
-from barnabas.net.protocol.group_responses import DescribeGroupResponse, GroupMember
+from barnabas.net.wire.protocol.group_responses import DescribeGroupResponse, GroupMember
 
 from ...client.group.group_explanation import explanation, time_text
 from ..frame.command import Context

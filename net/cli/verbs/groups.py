@@ -9,8 +9,8 @@ from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.group_messages import TopicPartitions
 from barnabas.log.vocabulary.share.messages import SHARE_PROTOCOL, SharePartitionView, known
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.protocol.group_responses import DescribeGroupResponse
-from barnabas.net.protocol.lag import Lag
+from barnabas.net.wire.protocol.group_responses import DescribeGroupResponse
+from barnabas.net.wire.protocol.lag import Lag
 
 from ...base.near_words import did_you_mean
 from ...client.admin.group_members import delete_offsets, remove_member

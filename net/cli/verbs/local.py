@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from barnabas.net import local_cluster
-from barnabas.net.local_cluster import Broker, ClusterError, Plan
-from barnabas.net.secure_layout import CLIENT_PROPERTIES
+from barnabas.net.base.local import local_cluster
+from barnabas.net.base.local.local_cluster import Broker, ClusterError, Plan
+from barnabas.net.base.local.secure_layout import CLIENT_PROPERTIES
 
 from ..frame.command import Verb, key_value, number_from
 from ..frame.exit_codes import CommandError, ExitCode
@@ -213,7 +213,7 @@ def _security(folder: Path) -> "SecurityOptions":
 
 def _listens(broker: Broker) -> bool:
     """Cheaper than a refused client connection, and without the client's pauses between attempts."""
-    from barnabas.net.settings.endpoints import read_endpoints
+    from barnabas.net.base.settings.endpoints import read_endpoints
 
     found = read_endpoints(str(broker.folder / "data"))
     return found is not None and found.pid == broker.process.pid

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from barnabas.log.vocabulary.errors import BarnabasError
-from barnabas.net import local_cluster
-from barnabas.net.protocol.responses import ClusterBroker
+from barnabas.net.base.local import local_cluster
+from barnabas.net.wire.protocol.responses import ClusterBroker
 
 from ..frame.command import Context
 from ..frame.exit_codes import CommandError, ExitCode

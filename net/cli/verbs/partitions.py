@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from barnabas.log.vocabulary.errors import UnknownTopicOrPartitionError
-from barnabas.net.protocol.responses import DescribeMovesResponse, PartitionMove
+from barnabas.net.wire.protocol.responses import DescribeMovesResponse, PartitionMove
 
 from ..frame.command import Context, Verb, no_arguments, number_from
 from ..frame.exit_codes import CommandError, ExitCode

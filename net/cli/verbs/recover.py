@@ -37,8 +37,7 @@ def recover(arguments: Namespace) -> int:
     from barnabas.kraft.raft.recovery import NothingToRecover, inspect, make_sole_voter
     from barnabas.log.disk.files import RealFiles
     from barnabas.log.folders.log_folder import check_owner
-
-    from ...settings import config as configuration
+    from barnabas.net.base.settings import config as configuration
 
     config = configuration.load(arguments.config, dict(arguments.override), os.environ)
     given = config.voters()

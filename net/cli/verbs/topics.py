@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.log.vocabulary.errors import BarnabasError, OffsetOutOfRangeError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.protocol.group_responses import UnreadPartitionResponse
-from barnabas.net.protocol.responses import TopicMetadata
+from barnabas.net.wire.protocol.doubt import doubt_of
+from barnabas.net.wire.protocol.group_responses import UnreadPartitionResponse
+from barnabas.net.wire.protocol.responses import TopicMetadata
 
-from ...protocol.doubt import doubt_of
 from ..frame.command import Context, Verb, key_value, number_from
 from ..frame.confirmation import exit_code_in, shown_doubt
 from ..frame.exit_codes import CommandError, ExitCode

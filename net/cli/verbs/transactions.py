@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 from typing import Final
 
 from barnabas.log.vocabulary.transaction_messages import STORED_STATES
-from barnabas.net.protocol.transaction_operations import ANY_EPOCH, ListedTransaction
+from barnabas.net.wire.protocol.transaction_operations import ANY_EPOCH, ListedTransaction
 
 from ..frame.command import Context, Verb, name_argument, number_from
 from ..frame.exit_codes import CommandError, ExitCode

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from barnabas.log.vocabulary.access.acls import Acl, AclFilter
 from barnabas.log.vocabulary.cluster_changes import CreateAclsRequest, DeleteAclsRequest, DeleteAclsResponse
+from barnabas.net.wire.protocol.requests import DescribeAclsRequest
+from barnabas.net.wire.protocol.responses import DescribeAclsResponse
 
-from ...protocol.requests import DescribeAclsRequest
-from ...protocol.responses import DescribeAclsResponse
 from .asking import Ask
 
 EVERY = AclFilter()

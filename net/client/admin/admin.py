@@ -19,11 +19,9 @@ from barnabas.log.vocabulary.cluster_changes import (
     UnregisterBrokerRequest,
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-
-from ...base.clock import Clock
-from ...protocol import requests as q
-from ...protocol.broker_figures import DescribeBrokerRequest, DescribeBrokerResponse
-from ...protocol.responses import (
+from barnabas.net.wire.protocol import requests as q
+from barnabas.net.wire.protocol.broker_figures import DescribeBrokerRequest, DescribeBrokerResponse
+from barnabas.net.wire.protocol.responses import (
     AlterVotersResponse,
     ConfigEntry,
     DeleteRecordsResponse,
@@ -36,6 +34,8 @@ from ...protocol.responses import (
     PartitionMove,
     TopicMetadata,
 )
+
+from ...base.clock import Clock
 from ...wire.network import Network
 from ..connection.arguments import explained
 from ..connection.client import API_TIMEOUT_MS, DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, Client

@@ -6,14 +6,14 @@ from typing import cast
 
 from barnabas.log.vocabulary.group_messages import OffsetToCommit, UndoOffsetResetResponse
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-
-from ...protocol import requests as q
-from ...protocol.group_responses import (
+from barnabas.net.wire.protocol import requests as q
+from barnabas.net.wire.protocol.group_responses import (
     DescribeGroupResponse,
     ListedGroup,
     ListGroupsResponse,
 )
-from ...protocol.lag import NOTHING_COMMITTED, Lag, lag_behind
+from barnabas.net.wire.protocol.lag import NOTHING_COMMITTED, Lag, lag_behind
+
 from ..connection.arguments import explained
 from ..connection.client import Client
 from ..connection.errors import GroupIdNotFoundError

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from ...protocol import requests as q
+from barnabas.net.wire.protocol import requests as q
+
 from ..connection.client import Client
 from ..connection.errors import BarnabasError, UnknownTopicOrPartitionError
 

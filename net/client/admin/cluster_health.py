@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.log.vocabulary.transaction_messages import TransactionState
-
-from ...protocol.doubt import doubt_in_words
-from ...protocol.responses import (
+from barnabas.net.wire.protocol.doubt import doubt_in_words
+from barnabas.net.wire.protocol.responses import (
     DescribeClusterResponse,
     DescribeQuorumResponse,
     PartitionMetadata,
@@ -24,6 +23,7 @@ from ...protocol.responses import (
     TopicMetadata,
     TroubledFolder,
 )
+
 from ..connection.errors import BarnabasError
 from ..positions.slot_reports import SLOTS_TOPIC, SlotReport, read_report
 from .finding import Finding, Weight, utc_time

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from barnabas.log.vocabulary.group_messages import UnownedPartition
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.log.vocabulary.transaction_messages import TransactionState
-
-from ...protocol.event_messages import MAX_PAGE, ClusterEvent, EventKind
-from ...protocol.group_responses import DescribeGroupResponse
-from ...protocol.lag import Lag
-from ...protocol.responses import (
+from barnabas.net.wire.protocol.event_messages import MAX_PAGE, ClusterEvent, EventKind
+from barnabas.net.wire.protocol.group_responses import DescribeGroupResponse
+from barnabas.net.wire.protocol.lag import Lag
+from barnabas.net.wire.protocol.responses import (
     DescribeClusterResponse,
     DescribeMovesResponse,
     DescribeQuorumResponse,
@@ -26,7 +25,8 @@ from ...protocol.responses import (
     PartitionMetadata,
     TopicMetadata,
 )
-from ...protocol.transaction_operations import ListedTransaction, ListTransactionsResponse
+from barnabas.net.wire.protocol.transaction_operations import ListedTransaction, ListTransactionsResponse
+
 from ..connection.errors import BarnabasError
 from ..positions.slot_reports import SlotReport
 from .cluster_health import (

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ...protocol.broker_figures import DescribeBrokerResponse, PartitionRate, ProducerHabits
-from ...protocol.responses import DescribeClusterResponse, TopicMetadata
+from barnabas.net.wire.protocol.broker_figures import DescribeBrokerResponse, PartitionRate, ProducerHabits
+from barnabas.net.wire.protocol.responses import DescribeClusterResponse, TopicMetadata
+
 from .cluster_health import some
 from .finding import Finding, Weight
 

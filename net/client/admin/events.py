@@ -13,12 +13,19 @@ from typing import Any, Final
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
 from barnabas.log.vocabulary.node_address import NodeAddress
+from barnabas.net.wire.protocol.doubt import doubt_of
+from barnabas.net.wire.protocol.event_messages import (
+    MAX_PAGE,
+    NEWEST,
+    ClusterEvent,
+    EventsRequest,
+    EventsResponse,
+    ForgottenEvents,
+)
+from barnabas.net.wire.protocol.requests import DescribeClusterRequest, DescribeQuorumRequest
+from barnabas.net.wire.protocol.responses import ClusterBroker, DescribeClusterResponse
 
 from ...base.printable import key_values
-from ...protocol.doubt import doubt_of
-from ...protocol.event_messages import MAX_PAGE, NEWEST, ClusterEvent, EventsRequest, EventsResponse, ForgottenEvents
-from ...protocol.requests import DescribeClusterRequest, DescribeQuorumRequest
-from ...protocol.responses import ClusterBroker, DescribeClusterResponse
 from ..connection.client import Client
 from ..connection.errors import BarnabasError, BrokerNotAvailableError
 from .asking import Ask

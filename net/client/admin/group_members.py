@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 from barnabas.log.vocabulary.errors import InconsistentGroupProtocolError, UnknownMemberIdError
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, LeaveGroupRequest, TopicPartitions
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.wire.protocol.group_responses import GroupMember
+from barnabas.net.wire.protocol.requests import DeleteOffsetsRequest
 
 from ...base.limits import OFFSETS_PER_REQUEST
-from ...protocol.group_responses import GroupMember
-from ...protocol.requests import DeleteOffsetsRequest
 from ..connection.errors import GroupIdNotFoundError
 
 if TYPE_CHECKING:  # commands import this module without importing a client

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from barnabas.log.vocabulary.errors import InvalidRequestError
 from barnabas.log.vocabulary.group_messages import UndoOffsetResetResponse
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.wire.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
-from ...protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from .offset_seek import SeekStep, held_within, steps
 
 if TYPE_CHECKING:  # commands import this module without importing a client

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from barnabas.log.vocabulary.access.quotas import EntityQuotas, QuotaChange, QuotaEntity, QuotaFilter
 from barnabas.log.vocabulary.cluster_changes import AlterQuotasRequest
+from barnabas.net.wire.protocol.requests import DescribeQuotasRequest
+from barnabas.net.wire.protocol.responses import DescribeQuotasResponse
 
-from ...protocol.requests import DescribeQuotasRequest
-from ...protocol.responses import DescribeQuotasResponse
 from .asking import Ask
 
 EVERY = QuotaFilter()

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from barnabas.log.vocabulary.errors import TransactionalIdAuthorizationError, TransactionalIdNotFoundError
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_PARTITIONS, TopicPartition
 from barnabas.log.vocabulary.transaction_messages import UNDECIDED_STATES, TransactionTopic
-
-from ...protocol.requests import READ_COMMITTED
-from ...protocol.transaction_operations import (
+from barnabas.net.wire.protocol.requests import READ_COMMITTED
+from barnabas.net.wire.protocol.transaction_operations import (
     ANY_EPOCH,
     AbortHangingRequest,
     AbortTransactionRequest,
@@ -28,6 +27,7 @@ from ...protocol.transaction_operations import (
     OpenTransactionsRequest,
     OpenTransactionsResponse,
 )
+
 from ..connection.client import Client
 from ..connection.errors import BarnabasError, CoordinatorNotAvailableError
 from ..positions.offset_lookup import LATEST, list_offsets

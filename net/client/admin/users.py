@@ -14,9 +14,9 @@ from barnabas.log.vocabulary.access.scram import (
     UserCredential,
 )
 from barnabas.log.vocabulary.cluster_changes import AlterUsersRequest, UserMechanism
+from barnabas.net.base.sasl.scram import SALT_BYTES, credential_for
+from barnabas.net.wire.protocol.user_messages import DescribeUsersRequest, DescribeUsersResponse, UserDescription
 
-from ...protocol.user_messages import DescribeUsersRequest, DescribeUsersResponse, UserDescription
-from ...sasl.scram import SALT_BYTES, credential_for
 from ..connection.errors import InvalidConfigError, ResourceNotFoundError
 from .asking import Ask
 

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar, Unpack
 
 from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.wire.protocol.requests import MetadataRequest, Request
+from barnabas.net.wire.protocol.responses import MetadataResponse
 
 from ...base.clock import Clock, SystemClock
 from ...base.retries import Backoff, Copies
-from ...protocol.requests import MetadataRequest, Request
-from ...protocol.responses import MetadataResponse
 from ...wire.network import Network
 from ...wire.rpc import RpcPool
 from ...wire.surroundings import SURROUNDINGS, new_random

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from ...protocol.group_responses import FindCoordinatorResponse
-from ...protocol.requests import FindCoordinatorRequest, OffsetCommitRequest, Request
+from barnabas.net.wire.protocol.group_responses import FindCoordinatorResponse
+from barnabas.net.wire.protocol.requests import FindCoordinatorRequest, OffsetCommitRequest, Request
+
 from .errors import BarnabasError, ConcurrentTransactionsError, UnstableOffsetCommitError
 
 if TYPE_CHECKING:

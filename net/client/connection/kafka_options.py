@@ -6,8 +6,9 @@ Settings that would promise protection that is not there are refused, and no err
 from collections.abc import Mapping
 from typing import Final
 
-from ...sasl.exchange import OAUTHBEARER
-from ...sasl.jaas import client_of_tokens, user_and_password
+from barnabas.net.base.sasl.exchange import OAUTHBEARER
+from barnabas.net.base.sasl.jaas import client_of_tokens, user_and_password
+
 from ...wire.token_sources import URL, ClientSecret, TokenFile, token_source
 from .errors import InvalidConfigError
 from .security import SecurityOptions

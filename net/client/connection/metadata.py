@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, UnknownTopicOrPartitionError, error_for
 from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.topic_partition import TopicPartition, no_such_topic
-
-from ...protocol.responses import MetadataResponse, PartitionMetadata, TopicMetadata
+from barnabas.net.wire.protocol.responses import MetadataResponse, PartitionMetadata, TopicMetadata
 
 NO_LEADER = -1
 # Waited for partitions that a topic lacks: brokers apply new partitions one after the other, and one may answer that is behind.

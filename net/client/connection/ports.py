@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any, Protocol
 
-from ...protocol.requests import Request
-from ...protocol.responses import Response
+from barnabas.net.wire.protocol.requests import Request
+from barnabas.net.wire.protocol.responses import Response
 
 
 class Connection(Protocol):

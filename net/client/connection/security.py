@@ -3,8 +3,9 @@
 import ssl
 from typing import Any, Final, TypedDict
 
-from ...sasl.credentials import MECHANISMS, Credentials
-from ...sasl.exchange import OAUTHBEARER
+from barnabas.net.base.sasl.credentials import MECHANISMS, Credentials
+from barnabas.net.base.sasl.exchange import OAUTHBEARER
+
 from ...wire.network import Network
 from ...wire.pem import authorities_of, certificate_of
 from ...wire.tcp import LoginNetwork, TcpNetwork

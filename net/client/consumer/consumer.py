@@ -11,8 +11,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Self, Unpack
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.wire.protocol.requests import READ_COMMITTED
 
-from ...protocol.requests import READ_COMMITTED
 from ..arrow.extra import batch_builder
 from ..connection.arguments import explained
 from ..connection.client import (

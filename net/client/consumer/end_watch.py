@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.wire.protocol.requests import READ_COMMITTED, READ_UNCOMMITTED, FetchPartition, FetchRequest
+from barnabas.net.wire.protocol.responses import FetchResponse
 
-from ...protocol.requests import READ_COMMITTED, READ_UNCOMMITTED, FetchPartition, FetchRequest
-from ...protocol.responses import FetchResponse
 from ..connection.client import Client
 from ..connection.errors import BarnabasError
 from ..positions.offset_lookup import LATEST, list_offsets

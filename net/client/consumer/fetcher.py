@@ -12,9 +12,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.wire.protocol.requests import (
+    FINAL_EPOCH,
+    SESSION_ERRORS,
+    FetchPartition,
+    FetchRequest,
+    ForgottenTopic,
+)
+from barnabas.net.wire.protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 
-from ...protocol.requests import FINAL_EPOCH, SESSION_ERRORS, FetchPartition, FetchRequest, ForgottenTopic
-from ...protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 from ..connection.client import Client
 from ..connection.errors import BarnabasError, CorruptRecordError, ErrorCode, UnreadableBatchError, error_for
 from ..connection.ports import Connection

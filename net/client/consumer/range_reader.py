@@ -19,9 +19,9 @@ from barnabas.log.records.aborted import AbortedFilter
 from barnabas.log.records.codec import RecordView, decode, records_of
 from barnabas.log.records.columns import Columns
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.wire.protocol.requests import READ_COMMITTED, READ_UNCOMMITTED, FetchPartition, FetchRequest
+from barnabas.net.wire.protocol.responses import FetchPartitionResponse, FetchResponse
 
-from ...protocol.requests import READ_COMMITTED, READ_UNCOMMITTED, FetchPartition, FetchRequest
-from ...protocol.responses import FetchPartitionResponse, FetchResponse
 from ..connection.client import Client
 from ..connection.errors import (
     BarnabasError,

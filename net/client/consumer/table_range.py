@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.wire.protocol.requests import READ_UNCOMMITTED
 
-from ...protocol.requests import READ_UNCOMMITTED
 from ..connection.client import Client
 from ..connection.errors import InvalidRequestError
 from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets

@@ -11,8 +11,8 @@ from typing import NamedTuple, Self
 
 from barnabas.log.records.columns import Columns
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.wire.protocol.requests import READ_COMMITTED
 
-from ...protocol.requests import READ_COMMITTED
 from ..connection.client import Client
 from ..connection.errors import OffsetOutOfRangeError
 from ..positions.offset_lookup import EARLIEST, list_offsets

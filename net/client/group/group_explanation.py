@@ -3,8 +3,7 @@
 from datetime import UTC, datetime
 
 from barnabas.log.vocabulary.group_messages import RebalanceEvent, TopicPartitions
-
-from ...protocol.group_responses import DescribeGroupResponse, GroupMember
+from barnabas.net.wire.protocol.group_responses import DescribeGroupResponse, GroupMember
 
 Json = dict[str, object]
 

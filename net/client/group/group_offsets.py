@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 
 from barnabas.log.vocabulary.group_messages import CommittedOffset, OffsetToCommit, PartitionOutcome
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.wire.protocol.group_responses import OffsetCommitResponse, OffsetFetchResponse
+from barnabas.net.wire.protocol.requests import MetadataRequest, OffsetCommitRequest, OffsetFetchRequest
+from barnabas.net.wire.protocol.responses import MetadataResponse
 
 from ...base.limits import OFFSETS_PER_REQUEST
-from ...protocol.group_responses import OffsetCommitResponse, OffsetFetchResponse
-from ...protocol.requests import MetadataRequest, OffsetCommitRequest, OffsetFetchRequest
-from ...protocol.responses import MetadataResponse
 from ..connection.client import API_TIMEOUT_MS, Client
 from ..connection.errors import (
     BarnabasError,

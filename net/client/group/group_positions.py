@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.log.vocabulary.transaction_messages import ProducerIdentity, TransactionalOffsetCommitRequest
+from barnabas.net.wire.protocol.group_responses import OffsetCommitResponse
 
-from ...protocol.group_responses import OffsetCommitResponse
 from ..connection.client import Client
 from ..connection.errors import NotAssignedError
 from .group_offsets import Offsets, offsets_to_commit, refusal_of

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.wire.protocol.requests import Request
 
-from ...protocol.requests import Request
 from ..connection.errors import NotAssignedError
 
 Partitions = frozenset[TopicPartition]

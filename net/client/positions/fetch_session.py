@@ -15,8 +15,14 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.wire.protocol.requests import (
+    INITIAL_EPOCH,
+    FetchPartition,
+    ForgottenTopic,
+    epoch_after,
+    forgotten_topics,
+)
 
-from ...protocol.requests import INITIAL_EPOCH, FetchPartition, ForgottenTopic, epoch_after, forgotten_topics
 from .partition_state import PartitionState
 
 MIN_PARTITIONS: Final = 10  # to begin a session with: fewer are named as cheaply in each request

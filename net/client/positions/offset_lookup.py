@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-
-from ...protocol.group_responses import UnreadPartitionResponse, UnreadResponse
-from ...protocol.requests import (
+from barnabas.net.wire.protocol.group_responses import UnreadPartitionResponse, UnreadResponse
+from barnabas.net.wire.protocol.requests import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     READ_COMMITTED,
@@ -19,6 +18,7 @@ from ...protocol.requests import (
     UnreadPartition,
     UnreadRequest,
 )
+
 from ..connection.client import API_TIMEOUT_MS, Client
 from ..connection.errors import BarnabasError, InvalidConfigError, LeaderNotAvailableError, error_for
 from ..connection.habits import partition_of

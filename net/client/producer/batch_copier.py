@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 from barnabas.log.format.record_batch import iter_headers
 from barnabas.log.format.record_codec import ProducerFields, number_batch
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.wire.protocol.requests import ProducePartition, ProduceRequest
+from barnabas.net.wire.protocol.responses import ProduceResponse
 
-from ...protocol.requests import ProducePartition, ProduceRequest
-from ...protocol.responses import ProduceResponse
 from ..connection.client import Client
 from ..connection.errors import BarnabasError, ErrorCode, LeaderNotAvailableError, error_for
 from ..consumer.range_reader import RangeReader

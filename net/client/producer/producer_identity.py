@@ -4,8 +4,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from ...protocol.requests import InitProducerIdRequest
-from ...protocol.responses import InitProducerIdResponse
+from barnabas.net.wire.protocol.requests import InitProducerIdRequest
+from barnabas.net.wire.protocol.responses import InitProducerIdResponse
+
 from ..connection.client import Client
 from ..connection.errors import BarnabasError
 from .idempotence import IdempotentQueue

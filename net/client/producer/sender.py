@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from barnabas.log.format.compression import Compression
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.wire.protocol.requests import MetadataRequest, ProducePartition, ProduceRequest
+from barnabas.net.wire.protocol.responses import ErrorResponse, ProducePartitionResponse, ProduceResponse, Response
 
 from ...base.retries import Backoff
-from ...protocol.requests import MetadataRequest, ProducePartition, ProduceRequest
-from ...protocol.responses import ErrorResponse, ProducePartitionResponse, ProduceResponse, Response
 from ..connection.client import Client
 from ..connection.errors import (
     BarnabasError,

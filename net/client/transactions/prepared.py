@@ -13,8 +13,8 @@ from typing import Final, Self
 
 from barnabas.log.vocabulary.errors import TransactionAbortableError, TransactionalIdNotFoundError
 from barnabas.log.vocabulary.transaction_messages import EndTransactionRequest, ProducerIdentity, TransactionState
+from barnabas.net.wire.protocol.transaction_operations import DescribeTransactionRequest, DescribeTransactionResponse
 
-from ...protocol.transaction_operations import DescribeTransactionRequest, DescribeTransactionResponse
 from ..connection.client import Client
 from ..connection.errors import (
     InvalidProducerIdMappingError,

@@ -5,9 +5,9 @@ from typing import Final, Protocol, cast
 from barnabas.kraft.metadata.requests import ControllerRequest
 from barnabas.log.vocabulary.cluster_changes import ForwardedRequest
 from barnabas.log.vocabulary.errors import BarnabasError
-from barnabas.net.protocol.apis import RESPONSE_OF
-from barnabas.net.protocol.responses import Response
 from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.apis import RESPONSE_OF
+from barnabas.net.wire.protocol.responses import Response
 
 from .services import Services
 

@@ -6,29 +6,29 @@ from typing import Protocol
 
 from barnabas.log.vocabulary.errors import UnsupportedVersionError
 from barnabas.net.base.clock import Clock
-from barnabas.net.base.producer_samples import ProducerSamples
-from barnabas.net.base.request_measures import RequestMeasures
-from barnabas.net.events.event_log import EventLog
-from barnabas.net.groups.group_service import GroupService
-from barnabas.net.logins.authenticator import Authenticator
+from barnabas.net.base.figures.producer_samples import ProducerSamples
+from barnabas.net.base.figures.request_measures import RequestMeasures
+from barnabas.net.base.settings.config import BrokerConfig
+from barnabas.net.base.settings.group_config import GroupTimes, times_of
+from barnabas.net.coordination.groups.group_service import GroupService
+from barnabas.net.coordination.shares.share_service import ShareService
+from barnabas.net.coordination.transactions.marker_writer import MarkerWriter
+from barnabas.net.coordination.transactions.transaction_operations import TransactionOperations
+from barnabas.net.coordination.transactions.transaction_service import TransactionService
+from barnabas.net.coordination.transactions.verification import TransactionVerification
 from barnabas.net.logs.following.replication_throttle import ReplicationThrottle
 from barnabas.net.logs.replication_service import ReplicationService
 from barnabas.net.metadata.broker_to_controller import ControllerChannel
+from barnabas.net.metadata.events.event_log import EventLog
 from barnabas.net.metadata.metadata_service import MetadataService
 from barnabas.net.metadata.producer_ids import ProducerIds
-from barnabas.net.protocol.broker_figures import DescribeBrokerRequest, DescribeBrokerResponse
-from barnabas.net.protocol.group_responses import LagPoint
-from barnabas.net.protocol.lag import GroupLagsRequest, GroupLagsResponse
-from barnabas.net.quotas.client_quotas import ClientQuotas
 from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.server.logins.authenticator import Authenticator
 from barnabas.net.server.memory_budget import MemoryBudget
-from barnabas.net.settings.config import BrokerConfig
-from barnabas.net.settings.group_config import GroupTimes, times_of
-from barnabas.net.shares.share_service import ShareService
-from barnabas.net.transactions.marker_writer import MarkerWriter
-from barnabas.net.transactions.transaction_operations import TransactionOperations
-from barnabas.net.transactions.transaction_service import TransactionService
-from barnabas.net.transactions.verification import TransactionVerification
+from barnabas.net.server.quotas.client_quotas import ClientQuotas
+from barnabas.net.wire.protocol.broker_figures import DescribeBrokerRequest, DescribeBrokerResponse
+from barnabas.net.wire.protocol.group_responses import LagPoint
+from barnabas.net.wire.protocol.lag import GroupLagsRequest, GroupLagsResponse
 
 
 class Figures(Protocol):

@@ -2,7 +2,7 @@
 
 Versions: 0-2, 1-4. Behaviour: describes the cluster from the image of the broker that is asked, with fenced brokers only on
 request; describes the data folders of that broker alone, an offline one with KAFKA_STORAGE_ERROR. Every operation is reported as
-authorized; with an authorizer, `net/access` leaves those that this client has.
+authorized; with an authorizer, `net/server/access` leaves those that this client has.
 
 Our own DescribeCluster (`own.cluster`) has another handler because its meaning differs: it always lists all brokers, with details
 for operators of Barnabas (replicas, group slots, troubled folders, ignored settings). A Kafka client needs addresses to connect
@@ -17,10 +17,10 @@ from barnabas.kraft.metadata.image import FOLDER_OFFLINE
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.logs.storage_service import DescribedFolder, StorageService
-from barnabas.net.protocol.kafka import bodies
-from barnabas.net.protocol.kafka.apis import OPERATIONS_NOT_ASKED, KafkaRequest, KafkaResponse
-from barnabas.net.protocol.kafka.metadata_api import listed_controller
 from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.kafka import bodies
+from barnabas.net.wire.protocol.kafka.apis import OPERATIONS_NOT_ASKED, KafkaRequest, KafkaResponse
+from barnabas.net.wire.protocol.kafka.metadata_api import listed_controller
 
 from ..common.services import Services
 from ..own.metadata import KNOWN_WITHIN_MS

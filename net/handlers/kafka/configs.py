@@ -19,17 +19,17 @@ from barnabas.kraft.metadata.requests import AlterConfig, ConfigChange, ConfigOp
 from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, UnsupportedVersionError
 from barnabas.log.vocabulary.topic_partition import check_topic_name
-from barnabas.net.protocol.kafka import bodies
-from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
-from barnabas.net.protocol.kafka.compiler import encoder
-from barnabas.net.server.dispatcher import RequestContext, error_response
-from barnabas.net.settings.broker_loggers import change_levels, levels
-from barnabas.net.settings.config_descriptions import (
+from barnabas.net.base.settings.broker_loggers import change_levels, levels
+from barnabas.net.base.settings.config_descriptions import (
     ConfigSource,
     DescribedConfig,
     describe_all_brokers,
     describe_group,
 )
+from barnabas.net.server.dispatcher import RequestContext, error_response
+from barnabas.net.wire.protocol.kafka import bodies
+from barnabas.net.wire.protocol.kafka.apis import KafkaRequest, KafkaResponse
+from barnabas.net.wire.protocol.kafka.compiler import encoder
 
 from ..common.answer_room import ENTRY_BYTES, AnswerRoom
 from ..common.changes import decided

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from barnabas.log.vocabulary.errors import ErrorCode, FetchSessionIdNotFoundError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.protocol.kafka import bodies
-from barnabas.net.protocol.kafka.apis import NO_TOPIC_ID, KafkaRequest, KafkaResponse
-from barnabas.net.protocol.kafka.data_apis import fetch_by_name, fetch_response
-from barnabas.net.protocol.requests import FINAL_EPOCH, INITIAL_EPOCH
-from barnabas.net.protocol.responses import ErrorResponse, FetchResponse, Response
 from barnabas.net.server.dispatcher import Reply, RequestContext
+from barnabas.net.wire.protocol.kafka import bodies
+from barnabas.net.wire.protocol.kafka.apis import NO_TOPIC_ID, KafkaRequest, KafkaResponse
+from barnabas.net.wire.protocol.kafka.data_apis import fetch_by_name, fetch_response
+from barnabas.net.wire.protocol.requests import FINAL_EPOCH, INITIAL_EPOCH
+from barnabas.net.wire.protocol.responses import ErrorResponse, FetchResponse, Response
 
 from ..common.services import Services
 from ..records.fetch import FetchHandler

@@ -20,10 +20,10 @@ from barnabas.log.vocabulary.group_messages import TopicPartitions
 from barnabas.log.vocabulary.group_protocol import ClientSubscription, encode_assignment, encode_subscription
 from barnabas.log.vocabulary.share.messages import SHARE_PROTOCOL
 from barnabas.net.base.slices import sliced
-from barnabas.net.protocol.kafka import bodies
-from barnabas.net.protocol.kafka.apis import OPERATIONS_NOT_ASKED, KafkaRequest, KafkaResponse
-from barnabas.net.protocol.requests import DeleteGroupRequest
 from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.kafka import bodies
+from barnabas.net.wire.protocol.kafka.apis import OPERATIONS_NOT_ASKED, KafkaRequest, KafkaResponse
+from barnabas.net.wire.protocol.requests import DeleteGroupRequest
 
 from ..common.answer_room import AnswerRoom, size_of_group
 from ..common.many import once
@@ -182,7 +182,7 @@ class KafkaGroupAdminHandlers:
 def _operations(
     request: KafkaRequest[bodies.DescribeGroupsRequest] | KafkaRequest[bodies.ConsumerGroupDescribeRequest],
 ) -> int:
-    """All; with an authorizer, `net/access` leaves those that this client has."""
+    """All; with an authorizer, `net/server/access` leaves those that this client has."""
     return ALL_GROUP_OPERATIONS if request.body.include_authorized_operations else OPERATIONS_NOT_ASKED
 
 

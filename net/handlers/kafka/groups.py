@@ -26,12 +26,12 @@ from barnabas.log.vocabulary.group_messages import (
     SyncGroupRequest,
     TopicPartitions,
 )
+from barnabas.net.base.settings.group_config import default_session_ms
 from barnabas.net.base.slices import sliced
-from barnabas.net.protocol.kafka import bodies
-from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
-from barnabas.net.protocol.requests import FindCoordinatorRequest
 from barnabas.net.server.dispatcher import RequestContext
-from barnabas.net.settings.group_config import default_session_ms
+from barnabas.net.wire.protocol.kafka import bodies
+from barnabas.net.wire.protocol.kafka.apis import KafkaRequest, KafkaResponse
+from barnabas.net.wire.protocol.requests import FindCoordinatorRequest
 
 from ..common.many import once
 from ..common.services import Services

@@ -2,7 +2,7 @@
 
 Versions: see `apis.SERVED`. Behaviour: encoding is the expensive part of an answer (milliseconds for a thousand partitions),
 and every client asks repeatedly, so encoded answers are cached until their content changes. On request, every operation
-is reported as authorized; with an authorizer, `net/access` leaves those that this client has.
+is reported as authorized; with an authorizer, `net/server/access` leaves those that this client has.
 """
 
 import asyncio
@@ -11,13 +11,13 @@ from collections.abc import Hashable, Iterable
 
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.log.vocabulary.errors import ErrorCode
-from barnabas.net.protocol.codec import Chunk
-from barnabas.net.protocol.kafka.apis import KafkaResponse
-from barnabas.net.protocol.kafka.compiler import encoder
-from barnabas.net.protocol.kafka.metadata_api import metadata_response
-from barnabas.net.protocol.requests import KafkaMetadataRequest
-from barnabas.net.protocol.responses import MetadataResponse
 from barnabas.net.server.dispatcher import HasTasks, Reply, RequestContext, answering
+from barnabas.net.wire.protocol.codec import Chunk
+from barnabas.net.wire.protocol.kafka.apis import KafkaResponse
+from barnabas.net.wire.protocol.kafka.compiler import encoder
+from barnabas.net.wire.protocol.kafka.metadata_api import metadata_response
+from barnabas.net.wire.protocol.requests import KafkaMetadataRequest
+from barnabas.net.wire.protocol.responses import MetadataResponse
 
 from ..own.metadata import MetadataHandler
 from .access import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS

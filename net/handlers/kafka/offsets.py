@@ -27,9 +27,9 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.log.vocabulary.group_messages import NO_OFFSET, CommittedOffset
 from barnabas.net.base.slices import sliced
-from barnabas.net.protocol.kafka import bodies
-from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.kafka import bodies
+from barnabas.net.wire.protocol.kafka.apis import KafkaRequest, KafkaResponse
 
 from ..common.answer_room import AnswerRoom, size_of_offsets
 from ..common.many import check_all_once

@@ -18,9 +18,9 @@ from barnabas.log.vocabulary.cluster_changes import AssignReplicasRequest, Elect
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidReplicaAssignmentError
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_PARTITIONS, CONSUMER_OFFSETS_TOPIC, TopicPartition
 from barnabas.net.base.slices import sliced
-from barnabas.net.protocol.kafka import bodies
-from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.server.dispatcher import Reply, RequestContext
+from barnabas.net.wire.protocol.kafka import bodies
+from barnabas.net.wire.protocol.kafka.apis import KafkaRequest, KafkaResponse
 
 from ..common.answer_room import ENTRY_BYTES, AnswerRoom
 from ..common.many import DONE, Outcome, each

@@ -7,11 +7,11 @@ the committed index minus each voter's lag; they are -1 (unknown) for observers,
 from __future__ import annotations
 
 from barnabas.log.vocabulary.errors import ErrorCode
-from barnabas.net.protocol.kafka import bodies
-from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
-from barnabas.net.protocol.requests import DescribeQuorumRequest
-from barnabas.net.protocol.responses import DescribeQuorumResponse
 from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.kafka import bodies
+from barnabas.net.wire.protocol.kafka.apis import KafkaRequest, KafkaResponse
+from barnabas.net.wire.protocol.requests import DescribeQuorumRequest
+from barnabas.net.wire.protocol.responses import DescribeQuorumResponse
 
 from ..own.voters import VoterHandlers
 

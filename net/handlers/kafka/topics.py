@@ -22,10 +22,10 @@ from barnabas.log.vocabulary.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from barnabas.net.protocol.kafka import bodies
-from barnabas.net.protocol.kafka.apis import NO_TOPIC_ID, KafkaRequest, KafkaResponse
-from barnabas.net.protocol.requests import CreateTopicRequest, DeleteTopicRequest
 from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.kafka import bodies
+from barnabas.net.wire.protocol.kafka.apis import NO_TOPIC_ID, KafkaRequest, KafkaResponse
+from barnabas.net.wire.protocol.requests import CreateTopicRequest, DeleteTopicRequest
 
 from ..common.many import DONE, Outcome, check_named_once, each
 from ..common.mutations import mutations, partitions_of

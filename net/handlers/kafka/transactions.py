@@ -30,10 +30,10 @@ from barnabas.log.vocabulary.transaction_messages import (
 )
 from barnabas.net.base.limits import MAX_MARKERS, check_count
 from barnabas.net.base.slices import SharedSlice, sliced
-from barnabas.net.protocol.kafka import bodies
-from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
-from barnabas.net.protocol.kafka.group_apis import offsets_to_commit
 from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.kafka import bodies
+from barnabas.net.wire.protocol.kafka.apis import KafkaRequest, KafkaResponse
+from barnabas.net.wire.protocol.kafka.group_apis import offsets_to_commit
 
 from ..common.answer_room import ENTRY_BYTES, AnswerRoom, size_of_partitions
 from ..common.many import once

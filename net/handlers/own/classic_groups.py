@@ -18,8 +18,8 @@ from barnabas.log.vocabulary.group_messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from barnabas.net.protocol.responses import EmptyResponse
 from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.responses import EmptyResponse
 
 from ..common.services import Services
 

@@ -10,17 +10,17 @@ from collections.abc import Callable
 from barnabas.kraft.metadata.image import BrokerImage, MetadataImage
 from barnabas.log.vocabulary.cluster_changes import BrokerIdNotRegisteredError, UnregisterBrokerRequest
 from barnabas.log.vocabulary.errors import InvalidRequestError
-from barnabas.net.protocol.event_messages import EventsRequest, EventsResponse
-from barnabas.net.protocol.requests import BrokerShutdownRequest, DescribeClusterRequest
-from barnabas.net.protocol.responses import (
+from barnabas.net.base.settings.cluster_settings import cluster_values, differing
+from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.event_messages import EventsRequest, EventsResponse
+from barnabas.net.wire.protocol.requests import BrokerShutdownRequest, DescribeClusterRequest
+from barnabas.net.wire.protocol.responses import (
     ClusterBroker,
     DescribeClusterResponse,
     EmptyResponse,
     IgnoredSetting,
     TroubledFolder,
 )
-from barnabas.net.server.dispatcher import RequestContext
-from barnabas.net.settings.cluster_settings import cluster_values, differing
 
 from ..common.changes import decided
 from ..common.services import Services

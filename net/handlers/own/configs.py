@@ -13,10 +13,15 @@ from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT
 from barnabas.log.vocabulary.cluster_changes import AlterConfigRequest
 from barnabas.log.vocabulary.errors import InvalidRequestError, UnknownTopicOrPartitionError
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, no_such_topic
-from barnabas.net.protocol.requests import DescribeConfigsRequest
-from barnabas.net.protocol.responses import ConfigEntry, DescribeConfigsResponse, EmptyResponse
+from barnabas.net.base.settings.config_descriptions import (
+    ConfigSource,
+    DescribedConfig,
+    describe_broker,
+    describe_topic,
+)
 from barnabas.net.server.dispatcher import RequestContext
-from barnabas.net.settings.config_descriptions import ConfigSource, DescribedConfig, describe_broker, describe_topic
+from barnabas.net.wire.protocol.requests import DescribeConfigsRequest
+from barnabas.net.wire.protocol.responses import ConfigEntry, DescribeConfigsResponse, EmptyResponse
 
 from ..common.changes import decided
 from ..common.services import Services

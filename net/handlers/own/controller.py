@@ -8,9 +8,9 @@ from barnabas.kraft.metadata.controller_errors import DivergentMetadataError
 from barnabas.kraft.metadata.requests import decode_request, encode_answer
 from barnabas.kraft.node.metadata_feed import MetadataFeed
 from barnabas.log.vocabulary.errors import BarnabasError, RequestTimedOutError
-from barnabas.net.protocol.requests import ControllerCallRequest, MetadataFeedRequest
-from barnabas.net.protocol.responses import ControllerCallResponse, MetadataFeedResponse
 from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.requests import ControllerCallRequest, MetadataFeedRequest
+from barnabas.net.wire.protocol.responses import ControllerCallResponse, MetadataFeedResponse
 
 from ..common.services import Services
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from barnabas.consumer_groups.explain.explain import GroupExplanation
 from barnabas.consumer_groups.explain.group_view import Presence
 from barnabas.consumer_groups.model.messages import DescribedMember, GroupDescription
-from barnabas.net.protocol import group_responses
+from barnabas.net.wire.protocol import group_responses
 
 
 def group_description(

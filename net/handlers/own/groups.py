@@ -22,7 +22,8 @@ from barnabas.log.vocabulary.group_messages import (
     UndoOffsetResetResponse,
 )
 from barnabas.log.vocabulary.share.messages import SHARE_PROTOCOL, SharePartitionView
-from barnabas.net.protocol.group_responses import (
+from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.group_responses import (
     DescribeGroupResponse,
     FindCoordinatorResponse,
     ListedGroup,
@@ -30,7 +31,7 @@ from barnabas.net.protocol.group_responses import (
     OffsetCommitResponse,
     OffsetFetchResponse,
 )
-from barnabas.net.protocol.requests import (
+from barnabas.net.wire.protocol.requests import (
     DeleteGroupRequest,
     DeleteOffsetsRequest,
     DescribeGroupRequest,
@@ -41,8 +42,7 @@ from barnabas.net.protocol.requests import (
     ResetOffsetsRequest,
     UndoOffsetResetRequest,
 )
-from barnabas.net.protocol.responses import EmptyResponse
-from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.responses import EmptyResponse
 
 from ..common.answer_room import AnswerRoom, size_of_offsets
 from ..common.services import Services

@@ -26,14 +26,14 @@ from barnabas.log.vocabulary.topic_partition import (
     no_such_topic,
     no_such_topic_id,
 )
-from barnabas.net.protocol.requests import MetadataRequest
-from barnabas.net.protocol.responses import (
+from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.requests import MetadataRequest
+from barnabas.net.wire.protocol.responses import (
     BrokerMetadata,
     MetadataResponse,
     PartitionMetadata,
     TopicMetadata,
 )
-from barnabas.net.server.dispatcher import RequestContext
 
 from ..common.many import once
 from ..common.services import Services

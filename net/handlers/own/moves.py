@@ -9,14 +9,14 @@ from barnabas.kraft.metadata.image import PartitionImage
 from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT, REASSIGNMENT_THROTTLE
 from barnabas.log.vocabulary.cluster_changes import DecommissionBrokerRequest
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.protocol.requests import AlterVotersRequest, DescribeMovesRequest, DescribeQuorumRequest
-from barnabas.net.protocol.responses import (
+from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.requests import AlterVotersRequest, DescribeMovesRequest, DescribeQuorumRequest
+from barnabas.net.wire.protocol.responses import (
     CatchingUp,
     DescribeMovesResponse,
     EmptyResponse,
     PartitionMove,
 )
-from barnabas.net.server.dispatcher import RequestContext
 
 from ..common.changes import CHANGE_TIMEOUT_MS, decided
 from ..common.services import Services

@@ -16,8 +16,9 @@ from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidTopi
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TopicPartition
 from barnabas.net.base.limits import check_count
 from barnabas.net.base.slices import sliced
-from barnabas.net.groups.offsets_topic import OffsetsTopic
-from barnabas.net.protocol.requests import (
+from barnabas.net.coordination.groups.offsets_topic import OffsetsTopic
+from barnabas.net.server.dispatcher import Reply, RequestContext, answering
+from barnabas.net.wire.protocol.requests import (
     EARLIEST_TIMESTAMP,
     DeleteRecordsRequest,
     EpochPartition,
@@ -25,14 +26,13 @@ from barnabas.net.protocol.requests import (
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
 )
-from barnabas.net.protocol.responses import (
+from barnabas.net.wire.protocol.responses import (
     DeleteRecordsResponse,
     EpochEndOffset,
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
     OffsetForLeaderEpochResponse,
 )
-from barnabas.net.server.dispatcher import Reply, RequestContext, answering
 
 from ..common.services import Services
 

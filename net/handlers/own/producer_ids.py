@@ -6,9 +6,9 @@ producer bumps it by itself. `own.transactions` initializes producers with a tra
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
 from barnabas.net.metadata.producer_ids import ProducerIds
-from barnabas.net.protocol.requests import InitProducerIdRequest
-from barnabas.net.protocol.responses import InitProducerIdResponse
 from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.requests import InitProducerIdRequest
+from barnabas.net.wire.protocol.responses import InitProducerIdResponse
 
 FIRST_EPOCH = 0
 

@@ -6,9 +6,9 @@ folder back is answered when its replicas are online again in the metadata; they
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
 from barnabas.net.logs.storage_service import StorageService
-from barnabas.net.protocol.requests import BringBackFolderRequest, DescribeStorageRequest
-from barnabas.net.protocol.responses import DescribeStorageResponse, PartitionSize
 from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.requests import BringBackFolderRequest, DescribeStorageRequest
+from barnabas.net.wire.protocol.responses import DescribeStorageResponse, PartitionSize
 
 
 class StorageHandlers:

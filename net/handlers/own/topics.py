@@ -21,9 +21,9 @@ from barnabas.log.vocabulary.errors import (
     TopicDeletionDisabledError,
     UnknownTopicOrPartitionError,
 )
-from barnabas.net.protocol.requests import CreateTopicRequest, DeleteTopicRequest
-from barnabas.net.protocol.responses import EmptyResponse
 from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.requests import CreateTopicRequest, DeleteTopicRequest
+from barnabas.net.wire.protocol.responses import EmptyResponse
 
 from ..common.changes import CHANGE_TIMEOUT_MS, decided
 from ..common.mutations import mutations, partitions_of

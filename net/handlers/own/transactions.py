@@ -20,10 +20,11 @@ from barnabas.log.vocabulary.transaction_messages import (
     ProducerIdentity,
     TransactionalOffsetCommitRequest,
 )
-from barnabas.net.protocol.group_responses import OffsetCommitResponse
-from barnabas.net.protocol.requests import WriteMarkersRequest
-from barnabas.net.protocol.responses import AddToTransactionResponse, EmptyResponse, WriteMarkersResponse
-from barnabas.net.protocol.transaction_operations import (
+from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.group_responses import OffsetCommitResponse
+from barnabas.net.wire.protocol.requests import WriteMarkersRequest
+from barnabas.net.wire.protocol.responses import AddToTransactionResponse, EmptyResponse, WriteMarkersResponse
+from barnabas.net.wire.protocol.transaction_operations import (
     AbortHangingRequest,
     AbortTransactionRequest,
     DescribeTransactionRequest,
@@ -33,7 +34,6 @@ from barnabas.net.protocol.transaction_operations import (
     OpenTransactionsRequest,
     OpenTransactionsResponse,
 )
-from barnabas.net.server.dispatcher import RequestContext
 
 from ..common.services import Services
 

@@ -12,18 +12,18 @@ from barnabas.kraft.metadata.requests import AlterVoters, DescribeVoters, Voters
 from barnabas.kraft.quorum.voters import QuorumStatus
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, RequestTimedOutError
 from barnabas.net.metadata.metadata_service import RoleSource
-from barnabas.net.protocol.requests import (
+from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.requests import (
     AlterVotersRequest,
     DescribeQuorumRequest,
     MetadataRequest,
     QuorumRoleRequest,
 )
-from barnabas.net.protocol.responses import (
+from barnabas.net.wire.protocol.responses import (
     AlterVotersResponse,
     DescribeQuorumResponse,
     QuorumRoleResponse,
 )
-from barnabas.net.server.dispatcher import RequestContext
 
 from ..common.services import Services
 

@@ -18,13 +18,13 @@ from barnabas.log.replication.partition_reads import PartitionRead
 from barnabas.log.replication.ports import slice_size
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from barnabas.net.base.figures.request_measures import FETCH, FOLLOWER_FETCH
 from barnabas.net.base.limits import check_count
-from barnabas.net.base.request_measures import FETCH, FOLLOWER_FETCH
-from barnabas.net.groups.offsets_topic import OffsetsTopic
-from barnabas.net.protocol.requests import FINAL_EPOCH, READ_COMMITTED, FetchPartition, FetchRequest
-from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse
+from barnabas.net.coordination.groups.offsets_topic import OffsetsTopic
+from barnabas.net.logs.purgatory import DelayedFetch, Operation, ReadUpTo
 from barnabas.net.server.dispatcher import Reply, RequestContext, answering, error_response
-from barnabas.net.server.purgatory import DelayedFetch, Operation, ReadUpTo
+from barnabas.net.wire.protocol.requests import FINAL_EPOCH, READ_COMMITTED, FetchPartition, FetchRequest
+from barnabas.net.wire.protocol.responses import FetchPartitionResponse, FetchResponse
 
 from ..common.services import Services
 from .fetch_sessions import (

@@ -26,7 +26,8 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, TopicPartition, check_topic_id
 from barnabas.net.base.limits import check_count, check_number
-from barnabas.net.protocol.requests import (
+from barnabas.net.logs.purgatory import StandingWatch
+from barnabas.net.wire.protocol.requests import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     READ_COMMITTED,
@@ -34,8 +35,7 @@ from barnabas.net.protocol.requests import (
     FetchRequest,
     epoch_after,
 )
-from barnabas.net.protocol.responses import FetchPartitionResponse
-from barnabas.net.server.purgatory import StandingWatch
+from barnabas.net.wire.protocol.responses import FetchPartitionResponse
 
 MAX_SESSION_ID: Final = 2**31 - 1
 # As in Kafka: a full cache gives the place of a session to another one if it was not used for so long, or is so old and smaller.
@@ -53,7 +53,7 @@ Told = tuple[int, int, int]  # high watermark, last stable offset, log start off
 
 
 class Watching(Protocol):
-    """The part of net.server.purgatory.Purgatory that sessions use."""
+    """The part of net.logs.purgatory.Purgatory that sessions use."""
 
     def watch(self, standing: StandingWatch, topic_partition: TopicPartition, fetch_offset: int) -> None: ...
 

@@ -35,10 +35,10 @@ from barnabas.log.format.record_check import RecordRules, check_batches
 from barnabas.log.replication.ports import ReplicatedLogConfig
 from barnabas.log.vocabulary.errors import BarnabasError, RequestTimedOutError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.protocol.requests import ProducePartition
+from barnabas.net.coordination.transactions.verification import TransactionVerification
 from barnabas.net.server.dispatcher import RequestContext
 from barnabas.net.server.memory_budget import MemoryBudget
-from barnabas.net.transactions.verification import TransactionVerification
+from barnabas.net.wire.protocol.requests import ProducePartition
 
 from .produce_parts import MAX_APPENDED_AT_ONCE, AnyProduce
 from .produce_rules import check_produced

@@ -26,12 +26,12 @@ from barnabas.log.vocabulary.errors import (
     StorageError,
 )
 from barnabas.log.vocabulary.topic_partition import INTERNAL_TOPICS, TopicPartition
+from barnabas.net.base.figures.request_measures import PRODUCE
 from barnabas.net.base.limits import check_count
-from barnabas.net.base.request_measures import PRODUCE
-from barnabas.net.protocol.requests import ProducePartition
-from barnabas.net.protocol.responses import ProducePartitionResponse, ProduceResponse
+from barnabas.net.logs.purgatory import DelayedProduce, Operation
 from barnabas.net.server.dispatcher import Reply, RequestContext, error_response
-from barnabas.net.server.purgatory import DelayedProduce, Operation
+from barnabas.net.wire.protocol.requests import ProducePartition
+from barnabas.net.wire.protocol.responses import ProducePartitionResponse, ProduceResponse
 
 from ..common.services import Services
 from .overtaken import MAY_LAST_MS, Gap, Overtaken

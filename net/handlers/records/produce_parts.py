@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidTopicError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.protocol.requests import KafkaProduceRequest, ProduceRequest
-from barnabas.net.protocol.responses import ErrorResponse, ProduceResponse
 from barnabas.net.server.dispatcher import Reply, RequestContext
+from barnabas.net.wire.protocol.requests import KafkaProduceRequest, ProduceRequest
+from barnabas.net.wire.protocol.responses import ErrorResponse, ProduceResponse
 
 AnyProduce = ProduceRequest | KafkaProduceRequest
 MAX_APPENDED_AT_ONCE: Final = 512  # partitions: about 10 ms

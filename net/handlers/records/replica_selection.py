@@ -7,8 +7,8 @@ answer, and the consumer fetches there. The answer has no records. Without such 
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.log.replication.partition import Partition
 from barnabas.log.settings.broker_keys import RACK_AWARE_SELECTOR
+from barnabas.net.base.settings.config import BrokerConfig
 from barnabas.net.metadata.metadata_service import MetadataService
-from barnabas.net.settings.config import BrokerConfig
 
 NO_REPLICA = -1
 

@@ -11,9 +11,9 @@ from barnabas.log.replication.partition_reads import EARLIEST_TIMESTAMP, LATEST_
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.slices import sliced
-from barnabas.net.protocol.group_responses import UnreadPartitionResponse, UnreadResponse
-from barnabas.net.protocol.requests import UnreadPartition, UnreadRequest
 from barnabas.net.server.dispatcher import Reply, RequestContext, answering
+from barnabas.net.wire.protocol.group_responses import UnreadPartitionResponse, UnreadResponse
+from barnabas.net.wire.protocol.requests import UnreadPartition, UnreadRequest
 
 from ..common.services import Services
 

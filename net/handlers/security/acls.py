@@ -22,11 +22,11 @@ from barnabas.log.vocabulary.access.acls import (
 )
 from barnabas.log.vocabulary.cluster_changes import CreateAclsRequest, DeleteAclsRequest, DeleteAclsResponse
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, SecurityDisabledError
-from barnabas.net.protocol.kafka import bodies
-from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
-from barnabas.net.protocol.requests import DescribeAclsRequest
-from barnabas.net.protocol.responses import DescribeAclsResponse, EmptyResponse
 from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.kafka import bodies
+from barnabas.net.wire.protocol.kafka.apis import KafkaRequest, KafkaResponse
+from barnabas.net.wire.protocol.requests import DescribeAclsRequest
+from barnabas.net.wire.protocol.responses import DescribeAclsResponse, EmptyResponse
 
 from ..common.changes import ForwardingHandler
 from ..common.many import DONE, Outcome

@@ -24,10 +24,10 @@ from barnabas.log.vocabulary.errors import (
     UnacceptableCredentialError,
     UnsupportedSaslMechanismError,
 )
-from barnabas.net.protocol.kafka import bodies
-from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
-from barnabas.net.sasl.scram import credential_of
+from barnabas.net.base.sasl.scram import credential_of
 from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.kafka import bodies
+from barnabas.net.wire.protocol.kafka.apis import KafkaRequest, KafkaResponse
 
 from ..common.changes import decided
 from ..common.services import Services

@@ -21,11 +21,11 @@ from barnabas.log.vocabulary.access.quotas import (
 )
 from barnabas.log.vocabulary.cluster_changes import AlterQuotasRequest
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError
-from barnabas.net.protocol.kafka import bodies
-from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
-from barnabas.net.protocol.requests import DescribeQuotasRequest
-from barnabas.net.protocol.responses import DescribeQuotasResponse
 from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.kafka import bodies
+from barnabas.net.wire.protocol.kafka.apis import KafkaRequest, KafkaResponse
+from barnabas.net.wire.protocol.requests import DescribeQuotasRequest
+from barnabas.net.wire.protocol.responses import DescribeQuotasResponse
 
 from ..common.changes import decided
 from ..common.many import DONE, Outcome

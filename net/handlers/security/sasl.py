@@ -9,10 +9,10 @@ of the mechanism come without Kafka's frames, is refused likewise; no client sin
 from __future__ import annotations
 
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
-from barnabas.net.logins.authenticator import NO_SASL, Authenticator
-from barnabas.net.protocol.kafka import bodies
-from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.server.dispatcher import Reply, RequestContext
+from barnabas.net.server.logins.authenticator import NO_SASL, Authenticator
+from barnabas.net.wire.protocol.kafka import bodies
+from barnabas.net.wire.protocol.kafka.apis import KafkaRequest, KafkaResponse
 
 
 class KafkaSaslHandlers:

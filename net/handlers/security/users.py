@@ -7,16 +7,16 @@ from msgspec.structs import replace
 
 from barnabas.log.vocabulary.access.scram import LoginSecret
 from barnabas.log.vocabulary.cluster_changes import AlterUsersRequest
-from barnabas.net.logins.authenticator import Authenticator
-from barnabas.net.protocol.responses import EmptyResponse
-from barnabas.net.protocol.user_messages import (
+from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.server.logins.authenticator import Authenticator
+from barnabas.net.wire.protocol.responses import EmptyResponse
+from barnabas.net.wire.protocol.user_messages import (
     AuthenticateRequest,
     AuthenticateResponse,
     DescribeUsersRequest,
     DescribeUsersResponse,
     UserDescription,
 )
-from barnabas.net.server.dispatcher import RequestContext
 
 from ..common.changes import decided
 from ..common.services import Services

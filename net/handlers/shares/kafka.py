@@ -18,9 +18,9 @@ from barnabas.log.vocabulary.share.messages import (
     ShareGroupHeartbeatRequest,
     SharePartitionAnswer,
 )
-from barnabas.net.protocol.kafka import bodies
-from barnabas.net.protocol.kafka.apis import KafkaRequest, KafkaResponse
 from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.kafka import bodies
+from barnabas.net.wire.protocol.kafka.apis import KafkaRequest, KafkaResponse
 
 from ..common.services import Services
 from .own import ShareHandlers

@@ -18,10 +18,10 @@ from barnabas.log.vocabulary.group_messages import PartitionOffset, TopicPartiti
 from barnabas.log.vocabulary.share.messages import SHARE_PROTOCOL
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.slices import sliced
-from barnabas.net.protocol.kafka import bodies
-from barnabas.net.protocol.kafka.apis import NO_TOPIC_ID, OPERATIONS_NOT_ASKED, KafkaRequest, KafkaResponse
+from barnabas.net.coordination.shares.log_ends import LogEnds, share_lag
 from barnabas.net.server.dispatcher import RequestContext
-from barnabas.net.shares.log_ends import LogEnds, share_lag
+from barnabas.net.wire.protocol.kafka import bodies
+from barnabas.net.wire.protocol.kafka.apis import NO_TOPIC_ID, OPERATIONS_NOT_ASKED, KafkaRequest, KafkaResponse
 
 from ..common.answer_room import ENTRY_BYTES, AnswerRoom, size_of_group
 from ..common.many import check_all_once, once

@@ -23,8 +23,8 @@ from barnabas.log.vocabulary.share.messages import (
     WriteShareStatesResponse,
 )
 from barnabas.net.base.limits import check_count, check_number
+from barnabas.net.base.settings.group_config import share_times_of
 from barnabas.net.server.dispatcher import RequestContext
-from barnabas.net.settings.group_config import share_times_of
 
 from ..common.services import Services
 

@@ -22,9 +22,9 @@ from msgspec.structs import replace
 from barnabas.log.replication.follower import FetchPosition
 from barnabas.log.replication.replica import UNKNOWN_OFFSET
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.wire.protocol.requests import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, epoch_after
 
 from ...base.limits import MAX_DATA_ITEMS
-from ...protocol.requests import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, epoch_after
 
 LOOK_AGAIN_S: Final = 10.0
 MAX_LOOKS_AGAIN: Final = 200  # before one request, of those that nothing has happened to

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from ...protocol.requests import Request
-from ...protocol.responses import Response
+from barnabas.net.wire.protocol.requests import Request
+from barnabas.net.wire.protocol.responses import Response
+
 from ...wire.rpc import RpcPool
 
 

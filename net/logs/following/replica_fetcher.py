@@ -24,9 +24,9 @@ from barnabas.log.replication.follower import FetchAnswer, FetchPosition
 from barnabas.log.settings.broker_keys import BrokerKeys
 from barnabas.log.vocabulary.errors import BarnabasError, CorruptRecordError, ErrorCode, StorageError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.wire.protocol.requests import SESSION_ERRORS, FetchPartition, FetchRequest, Request, forgotten_topics
+from barnabas.net.wire.protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 
-from ...protocol.requests import SESSION_ERRORS, FetchPartition, FetchRequest, Request, forgotten_topics
-from ...protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 from .follower_session import MAX_FORGOTTEN, FollowerSession
 
 MIN_BACKOFF_MS: Final = 50

@@ -9,10 +9,10 @@ from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT, REASSIGNMENT_THROTTLE
 from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.base.settings.config import BrokerConfig
+from barnabas.net.base.settings.dynamic_config import FOLLOWER_RATE, LEADER_RATE
 
 from ...base.clock import Clock
-from ...settings.config import BrokerConfig
-from ...settings.dynamic_config import FOLLOWER_RATE, LEADER_RATE
 
 UNLIMITED = 2**63 - 1
 MAX_WAIT_MS = 1_000  # until the next check: the rate may have been raised meanwhile

@@ -6,8 +6,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from ...local_cluster import ClusterError, NodePorts, addresses_of, free_node_ports
-from ...secure_layout import PLAIN_TEXT
+from barnabas.net.base.local.local_cluster import ClusterError, NodePorts, addresses_of, free_node_ports
+from barnabas.net.base.local.secure_layout import PLAIN_TEXT
+
 from ..faults.orders import Order
 from .forks import keep_from_children
 from .processes import Address, Processes, addresses_in
@@ -84,7 +85,7 @@ class InProcess:
         self._client_protocol = client_protocol
         ports = free_node_ports(brokers)
         if client_protocol != PLAIN_TEXT:
-            from ... import secure_files
+            from barnabas.net.base.local import secure_files
 
             secure_files.prepare(folder, [f"{_LOOPBACK}:{item.client}" for item in ports], client_protocol)
         self._voters = ",".join(f"{n}@{_LOOPBACK}:{item.quorum}" for n, item in enumerate(ports[:voters]))

@@ -9,9 +9,10 @@ import os
 import sys
 from pathlib import Path
 
+from barnabas.net.base.settings.config import load
+
 from ...broker.broker import Ports
 from ...broker.broker_process import run
-from ...settings.config import load
 from ..faults.fault_board import FaultBoard
 from ..faults.orders import Answer, decode_order, encode
 

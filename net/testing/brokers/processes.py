@@ -1,7 +1,8 @@
 """Clusters of broker processes under test: `Processes`, and each broker as a `BrokerProcess`.
 
-They are started as `barnabas up` starts them, by `net/local_cluster`. The program is `broker_main`, which takes orders of faults,
-or any other one that takes the path of a configuration: the broker that users start, or that of another version.
+They are started as `barnabas up` starts them, by `net/base/local/local_cluster`. The program is `broker_main`, which takes
+orders of faults, or any other one that takes the path of a configuration: the broker that users start, or that of another
+version.
 """
 
 import shutil
@@ -16,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from ...local_cluster import (
+from barnabas.net.base.local.local_cluster import (
     LAST_LINES,
     LAUNCHER,
     STOP_TIMEOUT_S,
@@ -30,7 +31,8 @@ from ...local_cluster import (
     stop,
     write_properties,
 )
-from ...secure_layout import PLAIN_TEXT
+from barnabas.net.base.local.secure_layout import PLAIN_TEXT
+
 from ..faults.orders import Order, decode_answer, encode
 from .lasting_thread import in_lasting_thread
 

@@ -13,10 +13,11 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final
 
+from barnabas.net.base.settings.config import load
+
 from ...broker.broker import Broker
 from ...broker.broker_process import users_of
 from ...broker.tls import tls_of
-from ...settings.config import load
 from ..faults.fault_board import FaultBoard
 from ..faults.orders import Order
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
+from barnabas.net.base.sasl.verifiers import UserFile
+from barnabas.net.base.settings.config import BrokerConfig
 
 from ...base.clock import Clock, SystemClock
 from ...broker.broker import Broker, Ports
@@ -13,8 +15,6 @@ from ...broker.metadata_sources import QuorumPorts, build_source
 from ...broker.tls import BrokerTls, QuorumNetwork
 from ...metadata.metadata_service import MetadataSource
 from ...metadata.quorum_source import SameLoopHost
-from ...sasl.verifiers import UserFile
-from ...settings.config import BrokerConfig
 from ...wire.tcp import TcpNetwork
 from .disk_faults import DiskRules, FaultyFiles
 from .link_faults import BrokerLinks, FaultyNetwork, FaultyQuorumNetwork

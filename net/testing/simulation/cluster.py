@@ -18,13 +18,13 @@ from barnabas.kraft.raft.net.network import Listener as RaftListener
 from barnabas.kraft.raft.net.network import ProtocolFactory
 from barnabas.kraft.raft.quorum import RaftQuorum
 from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.net.base.settings.config import load
 
 from ...base.clock import SimulatedClock
 from ...broker.broker import Broker, Ports
 from ...broker.metadata_sources import QuorumPorts, build_source
 from ...metadata.quorum_role import QuorumRole
 from ...metadata.quorum_source import BuildQuorum, SameLoopHost, VoterMetadata, Work
-from ...settings.config import load
 from .disk import SimulatedDisk
 from .executor import DelayedExecutor
 from .network import NodeNetwork, SimulatedNetwork

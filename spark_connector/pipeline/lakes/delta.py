@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from barnabas.net.pipeline.spec import DeltaSink
+from barnabas.net.programs.pipeline.spec import DeltaSink
 
 from ..faults import PipelineFault
 from .delta_columns import TypeJson, accepts, check_columns, told

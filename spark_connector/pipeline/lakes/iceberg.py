@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from barnabas.net.pipeline.spec import IcebergSink
+from barnabas.net.programs.pipeline.spec import IcebergSink
 
 from ..faults import PipelineFault
 from .files import ADDED, MAX_COMMITS, compute, write_files

@@ -9,7 +9,7 @@ import pytest
 from kafka import KafkaProducer
 
 from barnabas.log.vocabulary.errors import BarnabasError
-from barnabas.net.local_cluster import ClusterError
+from barnabas.net.base.local.local_cluster import ClusterError
 from barnabas.net.testing.cluster import Cluster
 from barnabas.sync import Admin, Consumer, Producer  # type: ignore[import-not-found]  # not in the tree that mypy sees
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from barnabas.log.vocabulary.errors import InvalidReplicationFactorError
-from barnabas.net.local_cluster import ClusterError
+from barnabas.net.base.local.local_cluster import ClusterError
 from barnabas.net.testing.cluster import Cluster
 from barnabas.sync import Admin, Producer  # type: ignore[import-not-found]  # not in the tree that mypy sees
 

@@ -2,7 +2,7 @@
 
 from barnabas.log.vocabulary.group_messages import RebalanceEvent, TopicPartitions, UnownedPartition
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.protocol.group_responses import DescribeGroupResponse, GroupMember
+from barnabas.net.wire.protocol.group_responses import DescribeGroupResponse, GroupMember
 
 
 def described_group(

@@ -37,13 +37,13 @@ from barnabas.log.vocabulary.principal import ANONYMOUS, Principal
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.clock import SimulatedClock
 from barnabas.net.base.folder_writers import ended_future
-from barnabas.net.logins.login import Login
 from barnabas.net.metadata.broker_to_controller import ControllerChannel
 from barnabas.net.metadata.metadata_service import MetadataService, Subscriber
-from barnabas.net.protocol.kafka.apis import KafkaResponse
-from barnabas.net.protocol.responses import Response
+from barnabas.net.server.logins.login import Login
 from barnabas.net.testing.simulation.loop import run_simulated
 from barnabas.net.testing.simulation.network import SimulatedNetwork
+from barnabas.net.wire.protocol.kafka.apis import KafkaResponse
+from barnabas.net.wire.protocol.responses import Response
 from barnabas.net.wire.rpc import RpcPool
 
 LISTENER = "PLAINTEXT"

@@ -25,22 +25,24 @@ from barnabas.net.broker.admin_backend import CALL_TIMEOUT_MS, BrokerBackend
 from barnabas.net.client.admin.admin import BROKER, Admin
 from barnabas.net.client.positions.offset_lookup import unread_now
 from barnabas.net.handlers.own.metadata import MetadataHandler
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.group_responses import (
+from barnabas.net.server.dispatcher import Dispatcher, Reply, RequestContext, answering
+from barnabas.net.server.server import Server
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.group_responses import (
     FindCoordinatorResponse,
     ListedGroup,
     ListGroupsResponse,
     UnreadPartitionResponse,
     UnreadResponse,
 )
-from barnabas.net.protocol.requests import (
+from barnabas.net.wire.protocol.requests import (
     DescribeClusterRequest,
     FetchPartition,
     FetchRequest,
     ListOffsetsRequest,
     UnreadRequest,
 )
-from barnabas.net.protocol.responses import (
+from barnabas.net.wire.protocol.responses import (
     DeleteRecordsResponse,
     DescribeClusterResponse,
     DescribeConfigsResponse,
@@ -51,8 +53,6 @@ from barnabas.net.protocol.responses import (
     ListOffsetsResponse,
     Response,
 )
-from barnabas.net.server.dispatcher import Dispatcher, Reply, RequestContext, answering
-from barnabas.net.server.server import Server
 
 T = topic("t", partition(0), partition(1), partition(2), partition(0), partition(NO_LEADER))
 LOOK_UPS = (ApiKey.METADATA, ApiKey.FIND_COORDINATOR)

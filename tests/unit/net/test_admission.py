@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from unit.net.wire_world import RawClient, World, raw_client, run_in_simulation, serve
 
-from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, write_hello
+from barnabas.net.base.settings.server_limits import UNLIMITED_DESCRIPTORS, ServerLimits
 from barnabas.net.server.admission import RESERVED_PLACES, RESERVED_PLACES_OF_HOST, Admission, Place, is_reserved_for
 from barnabas.net.server.server import Server
-from barnabas.net.settings.server_limits import UNLIMITED_DESCRIPTORS, ServerLimits
+from barnabas.net.wire.protocol.msgpack import PREAMBLE, ClientHello, write_hello
 
 ADMISSION = Admission(max_connections=10, max_descriptor=100)
 

@@ -12,12 +12,12 @@ from unit.net.sasl.sasl_world import PASSWORD
 from unit.net.test_server_logins import Listener, authenticate, handshake
 from unit.net.wire_world import World, raw_client, request_bytes, run_real
 
-from barnabas.net.access.guard import RULES
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.apis import REQUEST_OF, api_name
-from barnabas.net.protocol.kafka.apis import SERVED
-from barnabas.net.protocol.user_messages import AuthenticateRequest
+from barnabas.net.server.access.guard import RULES
 from barnabas.net.server.server import Server
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.apis import REQUEST_OF, api_name
+from barnabas.net.wire.protocol.kafka.apis import SERVED
+from barnabas.net.wire.protocol.user_messages import AuthenticateRequest
 
 # What a login is made of, and how a client learns which versions there are.
 LOGIN: Final = frozenset({17, 18, 36, int(ApiKey.AUTHENTICATE)})

@@ -12,14 +12,14 @@ from unit.net.test_brokers_in_transition import HOST, broker_of, noting_into
 
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.log.disk.secret_files import write_secret
-from barnabas.net.access.audit import AuditLog
 from barnabas.net.admin.app import start_admin
+from barnabas.net.base.local.certificates import AUTHORITY, broker_certificate, make_authority
+from barnabas.net.base.local.ports import free_ports
+from barnabas.net.base.settings.config import BrokerConfig, load
 from barnabas.net.broker.access import access_of
 from barnabas.net.broker.tls import BrokerTls
-from barnabas.net.certificates import AUTHORITY, broker_certificate, make_authority
-from barnabas.net.ports import free_ports
-from barnabas.net.protocol.requests import MetadataRequest
-from barnabas.net.settings.config import BrokerConfig, load
+from barnabas.net.server.access.audit import AuditLog
+from barnabas.net.wire.protocol.requests import MetadataRequest
 from barnabas.net.wire.rpc import RpcConnection
 from barnabas.net.wire.tcp import TcpNetwork
 from barnabas.net.wire.tls import TlsContexts, TlsFiles

@@ -16,7 +16,7 @@ from barnabas.log.vocabulary.access.acls import (
     Permission,
     ResourceKind,
 )
-from barnabas.net.access.authorizer import AccessRules, Authorizer
+from barnabas.net.server.access.authorizer import AccessRules, Authorizer
 
 ALICE, BOB, HERE, THERE = "User:alice", "User:bob", "10.0.0.1", "10.0.0.2"
 TOPIC = ResourceKind.TOPIC

@@ -18,19 +18,19 @@ from barnabas.log.vocabulary.access.acls import Operation, ResourceKind
 from barnabas.log.vocabulary.access.scram import ScramMechanism
 from barnabas.log.vocabulary.errors import ClusterAuthorizationError, InvalidConfigError, SaslAuthenticationError
 from barnabas.log.vocabulary.principal import Principal
-from barnabas.net.access.access import AccessControl
-from barnabas.net.access.audit import AuditLog
 from barnabas.net.base.clock import SystemClock
+from barnabas.net.base.local.certificates import broker_certificate, make_authority
+from barnabas.net.base.sasl.exchange import Accepted
+from barnabas.net.base.sasl.scram import credential_for
+from barnabas.net.base.settings.config import BrokerConfig, load
 from barnabas.net.broker import tls as broker_tls
 from barnabas.net.broker.access import access_of, audit_of
 from barnabas.net.broker.logins import authenticator_of
 from barnabas.net.broker.tls import BrokerTls, tls_of
 from barnabas.net.broker.token_keys import tokens_of
-from barnabas.net.certificates import broker_certificate, make_authority
-from barnabas.net.events.event_log import EventLog
-from barnabas.net.sasl.exchange import Accepted
-from barnabas.net.sasl.scram import credential_for
-from barnabas.net.settings.config import BrokerConfig, load
+from barnabas.net.metadata.events.event_log import EventLog
+from barnabas.net.server.access.access import AccessControl
+from barnabas.net.server.access.audit import AuditLog
 from barnabas.net.wire.network import Listener
 from barnabas.net.wire.tcp import TcpNetwork
 from barnabas.net.wire.tls import TlsContexts, TlsFiles

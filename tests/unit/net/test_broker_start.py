@@ -12,10 +12,10 @@ from unit.net.client.virtual_time import run
 from barnabas.log.disk.files import RealFiles
 from barnabas.log.folders.log_manager import LogManager
 from barnabas.log.vocabulary.errors import StorageError
+from barnabas.net.base.local.ports import free_ports
+from barnabas.net.base.settings.config import BrokerConfig, load
+from barnabas.net.base.settings.endpoints import Endpoints, read_endpoints, write_endpoints
 from barnabas.net.broker import broker_process
-from barnabas.net.ports import free_ports
-from barnabas.net.settings.config import BrokerConfig, load
-from barnabas.net.settings.endpoints import Endpoints, read_endpoints, write_endpoints
 
 
 def config_in(folder: Path, **ports: int) -> BrokerConfig:

@@ -14,16 +14,16 @@ import pytest
 from barnabas.log.disk.files import RealFiles
 from barnabas.log.disk.secret_files import write_secret
 from barnabas.net.base.clock import SystemClock
+from barnabas.net.base.local.certificates import AUTHORITY, broker_certificate, make_authority
+from barnabas.net.base.local.ports import free_ports
+from barnabas.net.base.settings.config import BrokerConfig, load
 from barnabas.net.broker.broker import Broker, Ports
 from barnabas.net.broker.metadata_sources import QuorumPorts, build_source
 from barnabas.net.broker.tls import BrokerTls
-from barnabas.net.certificates import AUTHORITY, broker_certificate, make_authority
 from barnabas.net.metadata.metadata_service import MetadataSource
-from barnabas.net.ports import free_ports
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.requests import MetadataRequest
 from barnabas.net.server.dispatcher import Handler, RequestContext
-from barnabas.net.settings.config import BrokerConfig, load
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.requests import MetadataRequest
 from barnabas.net.wire.rpc import RpcConnection
 from barnabas.net.wire.tcp import TcpNetwork
 from barnabas.net.wire.tls import TlsContexts, TlsFiles

@@ -12,8 +12,8 @@ from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import StorageError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.clock import SimulatedClock
+from barnabas.net.base.settings.config import load
 from barnabas.net.logs.cleaner_service import PAUSE_S, STRETCH_S, CleanerService, Throttle
-from barnabas.net.settings.config import load
 from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 DIRTY, DAMAGED = TopicPartition("dirty", 0), TopicPartition("damaged", 0)

@@ -9,9 +9,9 @@ from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.kraft.quorum.quorum import Leadership
 from barnabas.log.settings.table import check_broker_config, check_cluster_config
 from barnabas.log.vocabulary.errors import InvalidConfigError
-from barnabas.net.settings.cluster_settings import ClusterSettingsReport, differing, file_settings
-from barnabas.net.settings.config import load
-from barnabas.net.settings.dynamic_config import topic_defaults_in_force
+from barnabas.net.base.settings.cluster_settings import ClusterSettingsReport, differing, file_settings
+from barnabas.net.base.settings.config import load
+from barnabas.net.base.settings.dynamic_config import topic_defaults_in_force
 
 FILE = {
     "node.id": "3",

@@ -12,14 +12,14 @@ from barnabas.log.settings.config import LogConfig
 from barnabas.log.settings.table import BROKER_KEYS, check_topic_config
 from barnabas.log.vocabulary.errors import InvalidConfigError
 from barnabas.log.vocabulary.node_address import NodeAddress
-from barnabas.net.settings.config import (
+from barnabas.net.base.settings.config import (
     admin_port,
     client_port,
     load,
     quorum_port,
     variable_of,
 )
-from barnabas.net.settings.properties import parse_properties
+from barnabas.net.base.settings.properties import parse_properties
 
 
 def test_defaults_are_those_of_a_cluster_of_one_on_loopback() -> None:

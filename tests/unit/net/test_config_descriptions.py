@@ -2,8 +2,8 @@
 
 from barnabas.log.settings.config import TOPIC_KEYS
 from barnabas.log.settings.table import ALL_TOPIC_KEYS, BROKER_KEYS
-from barnabas.net.settings.config import load
-from barnabas.net.settings.config_descriptions import (
+from barnabas.net.base.settings.config import load
+from barnabas.net.base.settings.config_descriptions import (
     ConfigSource,
     DescribedConfig,
     describe_all_brokers,

@@ -16,11 +16,11 @@ from barnabas.log.vocabulary.errors import (
     UnknownTopicOrPartitionError,
 )
 from barnabas.net.metadata.broker_to_controller import ATTEMPT_TIMEOUT_MS
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.requests import ControllerCallRequest
-from barnabas.net.protocol.responses import ControllerCallResponse
 from barnabas.net.server.dispatcher import Dispatcher, Reply, RequestContext
 from barnabas.net.server.server import Server
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.requests import ControllerCallRequest
+from barnabas.net.wire.protocol.responses import ControllerCallResponse
 
 REQUEST = DeleteTopic(name="t")
 

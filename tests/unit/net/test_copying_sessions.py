@@ -14,8 +14,8 @@ from barnabas.log.vocabulary.errors import (
     ProducerFencedError,
 )
 from barnabas.net.client.connection.errors import TransactionAbortedError
-from barnabas.net.copying.kept_positions import ReplacedError
-from barnabas.net.copying.sessions import run_sessions
+from barnabas.net.programs.copying.kept_positions import ReplacedError
+from barnabas.net.programs.copying.sessions import run_sessions
 
 
 def aborted_by(cause: BarnabasError) -> BarnabasError:

@@ -2,8 +2,8 @@
 
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.log.settings.broker_keys import MAX_GROUP_SIZE
+from barnabas.net.base.settings.config import load
 from barnabas.net.broker.core_settings import group_settings
-from barnabas.net.settings.config import load
 
 
 def test_each_setting_of_groups_has_one_default() -> None:

@@ -6,6 +6,8 @@ from barnabas.kraft.quorum.config import RaftTiming, SnapshotPolicy
 from barnabas.log.settings.config import TOPIC_KEYS
 from barnabas.log.settings.table import check_broker_config, check_topic_config
 from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.net.base.settings.config import load
+from barnabas.net.base.settings.server_limits import ServerLimits
 from barnabas.net.broker.core_settings import (
     fetch_settings,
     raft_timing,
@@ -13,8 +15,6 @@ from barnabas.net.broker.core_settings import (
     snapshot_policy,
 )
 from barnabas.net.logs.following.replica_fetcher import FetchSettings
-from barnabas.net.settings.config import load
-from barnabas.net.settings.server_limits import ServerLimits
 
 
 def test_the_defaults_of_the_configuration_are_those_of_the_cores() -> None:

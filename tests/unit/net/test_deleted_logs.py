@@ -11,12 +11,12 @@ from barnabas.log.disk.files import RealFiles
 from barnabas.log.vocabulary.errors import StorageError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.clock import SystemClock
+from barnabas.net.base.local.ports import free_ports
+from barnabas.net.base.settings.config import load
 from barnabas.net.broker.broker import Broker, Ports
 from barnabas.net.broker.metadata_sources import build_source
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.ports import free_ports
-from barnabas.net.settings.config import load
 from barnabas.net.wire.tcp import TcpNetwork
 
 PARTITION = TopicPartition("a", 0)

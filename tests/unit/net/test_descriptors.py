@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from barnabas.log.segment.open_segments import MAX_OPEN_SEALED_SEGMENTS
-from barnabas.net.server.descriptors import MAX_RESERVED_DESCRIPTORS, DescriptorLimit
+from barnabas.net.base.descriptors import MAX_RESERVED_DESCRIPTORS, DescriptorLimit
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_the_soft_limit_becomes_the_hard_one() -> None:
     """In a process of its own: the limit is a property of the process."""
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 200));"
-        "from barnabas.net.server.descriptors import raise_descriptor_limit; print(raise_descriptor_limit().total)"
+        "from barnabas.net.base.descriptors import raise_descriptor_limit; print(raise_descriptor_limit().total)"
     )
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= 200
     told = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True, timeout=60)

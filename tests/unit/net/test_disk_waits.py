@@ -10,12 +10,12 @@ from pathlib import Path
 from barnabas.log.disk.files import AppendFile, RealAppendFile, RealFiles
 from barnabas.log.format.record_batch import Buffer
 from barnabas.net.base.clock import SystemClock
+from barnabas.net.base.local.ports import free_ports
+from barnabas.net.base.settings.config import BrokerConfig, load
 from barnabas.net.broker.broker import Broker, Ports
 from barnabas.net.broker.metadata_sources import build_source
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.ports import free_ports
-from barnabas.net.settings.config import BrokerConfig, load
 from barnabas.net.wire.tcp import TcpNetwork
 
 WAIT_S = 30

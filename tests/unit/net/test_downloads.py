@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.net.certificates import broker_certificate, make_authority
+from barnabas.net.base.local.certificates import broker_certificate, make_authority
 from barnabas.net.wire.downloads import download
 
 LIMIT_S = 0.5

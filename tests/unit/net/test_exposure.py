@@ -3,8 +3,8 @@
 import pytest
 
 from barnabas.log.vocabulary.errors import InvalidConfigError
-from barnabas.net.settings.config import load
-from barnabas.net.settings.exposure import is_loopback
+from barnabas.net.base.settings.config import load
+from barnabas.net.base.settings.exposure import is_loopback
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "LOCALHOST", "::1", "::ffff:127.0.0.1"])

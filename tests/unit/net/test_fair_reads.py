@@ -19,12 +19,7 @@ from unit.net.wire_world import (
     serve,
 )
 
-from barnabas.net.base.limits import MAX_FRAMES_PER_TURN
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.msgpack import MsgpackCodec
-from barnabas.net.protocol.responses import Response
-from barnabas.net.server.dispatcher import RequestContext
-from barnabas.net.server.fair_reads import (
+from barnabas.net.base.fair_reads import (
     ARRIVED_US,
     FRAME_US,
     LEAST_FRAMES,
@@ -33,6 +28,11 @@ from barnabas.net.server.fair_reads import (
     UNNOTICED_US,
     FairReads,
 )
+from barnabas.net.base.limits import MAX_FRAMES_PER_TURN
+from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.msgpack import MsgpackCodec
+from barnabas.net.wire.protocol.responses import Response
 
 MOST_IN_A_PASS = (PASS_US + UNNOTICED_US + ARRIVED_US) // FRAME_US  # what arrives, and with it what waits in line
 CROWD = 40

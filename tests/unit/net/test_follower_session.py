@@ -12,8 +12,8 @@ from barnabas.log.vocabulary.errors import ErrorCode, NetworkError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.logs.following.follower_session import LOOK_AGAIN_S, MAX_LOOKS_AGAIN, FollowerSession
 from barnabas.net.logs.following.replica_fetcher import PARTITION_BACKOFF_MS, FetchSettings
-from barnabas.net.protocol.requests import LAST_EPOCH, FetchPartition, FetchRequest
-from barnabas.net.protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
+from barnabas.net.wire.protocol.requests import LAST_EPOCH, FetchPartition, FetchRequest
+from barnabas.net.wire.protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 
 SESSION = 70
 

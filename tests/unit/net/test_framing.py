@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
 from barnabas.net.base.limits import IDLE_BUFFER_BYTES, MAX_FRAME_BYTES, RETAINED_BUFFER_BYTES, STREAM_BUFFER_BYTES
-from barnabas.net.protocol.framing import FrameReader, FrameTooLargeError
+from barnabas.net.wire.protocol.framing import FrameReader, FrameTooLargeError
 
 
 def framed(*bodies: bytes) -> bytes:

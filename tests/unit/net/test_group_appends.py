@@ -6,7 +6,7 @@ from typing import Any, cast
 from barnabas.consumer_groups.model.messages import CoordinatorResult
 from barnabas.kraft.metadata.records import RemoveGroupRecord
 from barnabas.kraft.metadata.requests import AppendGroupRecords, GroupRecordsAppended
-from barnabas.net.groups.group_appends import GroupAppends, SlotQueue, Waiting
+from barnabas.net.coordination.groups.group_appends import GroupAppends, SlotQueue, Waiting
 
 
 class Controller:

@@ -11,13 +11,8 @@ from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.kraft.metadata.requests import GroupRecordsAppended
 from barnabas.log.vocabulary.errors import InvalidConfigError
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest
-from barnabas.net.handlers.kafka.groups import KafkaGroupHandlers
-from barnabas.net.handlers.own.classic_groups import ClassicGroupHandlers
-from barnabas.net.handlers.own.groups import GroupHandlers
-from barnabas.net.protocol.kafka.apis import KafkaApi
-from barnabas.net.server.dispatcher import Dispatcher, answering
-from barnabas.net.settings.config import load
-from barnabas.net.settings.group_config import (
+from barnabas.net.base.settings.config import load
+from barnabas.net.base.settings.group_config import (
     HEARTBEAT_INTERVAL,
     SESSION_TIMEOUT,
     GroupTimes,
@@ -26,6 +21,11 @@ from barnabas.net.settings.group_config import (
     share_config_of,
     times_of,
 )
+from barnabas.net.handlers.kafka.groups import KafkaGroupHandlers
+from barnabas.net.handlers.own.classic_groups import ClassicGroupHandlers
+from barnabas.net.handlers.own.groups import GroupHandlers
+from barnabas.net.server.dispatcher import Dispatcher, answering
+from barnabas.net.wire.protocol.kafka.apis import KafkaApi
 
 CONFIG = load(None, {}, {})
 T = replace(topic("t", partition(0)), topic_id="1" * 32)

@@ -10,7 +10,7 @@ from unit.net.test_group_hosting import GROUP, SLOT, World
 from barnabas.consumer_groups.model.messages import CoordinatorResult
 from barnabas.log.vocabulary.errors import CoordinatorNotAvailableError, NotCoordinatorError
 from barnabas.net.base.slices import SLICE_MS, SLICE_STEPS, SlicedCalls
-from barnabas.net.groups.hosted_slot import MAX_WAITING_TURNS
+from barnabas.net.coordination.groups.hosted_slot import MAX_WAITING_TURNS
 
 CROWD = 10 * SLICE_STEPS
 

@@ -31,15 +31,15 @@ from barnabas.log.vocabulary.errors import (
     NotCoordinatorError,
 )
 from barnabas.net.base.slices import SLICE_STEPS
-from barnabas.net.groups.group_appends import (
+from barnabas.net.coordination.groups.group_appends import (
     APPEND_TIMEOUT_MS,
     MAX_ENDED_OFFSETS_PER_APPEND,
     MAX_ENDS_PER_APPEND,
     MAX_RECORDS_PER_APPEND,
 )
-from barnabas.net.groups.group_service import GroupService
-from barnabas.net.groups.hosted_slot import MAX_WAITING_PER_SLOT
-from barnabas.net.groups.slot_hosting import LOAD_RETRY_MS, LoadedSlot, SlotHosting
+from barnabas.net.coordination.groups.group_service import GroupService
+from barnabas.net.coordination.groups.hosted_slot import MAX_WAITING_PER_SLOT
+from barnabas.net.coordination.groups.slot_hosting import LOAD_RETRY_MS, LoadedSlot, SlotHosting
 
 GROUP = "g"
 SLOT = slot_of(GROUP)

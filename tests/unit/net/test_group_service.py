@@ -43,9 +43,9 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.log.vocabulary.group_messages import GroupProtocol, JoinGroupRequest, JoinGroupResponse, OffsetToCommit
 from barnabas.net.base.clock import SystemClock
-from barnabas.net.groups.group_appends import MAX_BYTES_PER_APPEND, parts_of
-from barnabas.net.groups.group_service import GroupService
-from barnabas.net.groups.slot_hosting import LoadedSlot, SlotHosting
+from barnabas.net.coordination.groups.group_appends import MAX_BYTES_PER_APPEND, parts_of
+from barnabas.net.coordination.groups.group_service import GroupService
+from barnabas.net.coordination.groups.slot_hosting import LoadedSlot, SlotHosting
 from barnabas.net.metadata.metadata_service import MetadataService
 
 NODE = 1

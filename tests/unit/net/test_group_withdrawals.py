@@ -11,7 +11,7 @@ from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.consumer_groups.model.states import GroupPhase
 from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
 from barnabas.consumer_groups.transactions.settings import TransactionSettings
-from barnabas.net.groups.slot_hosting import LoadedSlot
+from barnabas.net.coordination.groups.slot_hosting import LoadedSlot
 
 CROWD = 100
 PATIENT = GroupSettings(initial_rebalance_delay_ms=60_000)  # longer than the test: the group waits for more members

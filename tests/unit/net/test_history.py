@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from barnabas.net.base.histogram import Histogram
-from barnabas.net.base.request_measures import PRODUCE, RequestMeasures
+from barnabas.net.base.figures.histogram import Histogram
+from barnabas.net.base.figures.request_measures import PRODUCE, RequestMeasures
 from barnabas.net.broker.monitoring.history import (
     POINTS,
     History,

@@ -7,10 +7,10 @@ import pytest
 
 from barnabas.log.vocabulary.errors import ErrorCode, StorageError
 from barnabas.net.broker.in_process import InProcessConnection
-from barnabas.net.protocol.apis import KEY_OF
-from barnabas.net.protocol.requests import FetchRequest
-from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse
 from barnabas.net.server.dispatcher import Dispatcher, Reply
+from barnabas.net.wire.protocol.apis import KEY_OF
+from barnabas.net.wire.protocol.requests import FetchRequest
+from barnabas.net.wire.protocol.responses import FetchPartitionResponse, FetchResponse
 
 
 @dataclass

@@ -17,8 +17,8 @@ from barnabas.net.broker.monitoring.lag_history import (
     GroupLags,
     GroupReading,
 )
-from barnabas.net.protocol.group_responses import LAG_STEP_MS
-from barnabas.net.protocol.lag import GroupLagHistory, GroupLagsRequest, GroupLagsResponse
+from barnabas.net.wire.protocol.group_responses import LAG_STEP_MS
+from barnabas.net.wire.protocol.lag import GroupLagHistory, GroupLagsRequest, GroupLagsResponse
 
 
 def lag(records: int) -> GroupReading:

@@ -4,10 +4,10 @@ import pytest
 
 from barnabas.log.settings.table import check_broker_config
 from barnabas.log.vocabulary.errors import InvalidConfigError
-from barnabas.net.sasl.credentials import Credentials
-from barnabas.net.settings.config import BrokerConfig, load
-from barnabas.net.settings.config_descriptions import describe_broker
-from barnabas.net.settings.listeners import (
+from barnabas.net.base.sasl.credentials import Credentials
+from barnabas.net.base.settings.config import BrokerConfig, load
+from barnabas.net.base.settings.config_descriptions import describe_broker
+from barnabas.net.base.settings.listeners import (
     accepts_plain_text,
     advertise_name,
     are_brokers_certified,

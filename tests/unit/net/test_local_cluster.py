@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import pytest
 
-from barnabas.net import local_cluster
+from barnabas.net.base.local import local_cluster
+from barnabas.net.base.local.local_cluster import Broker, ClusterError, Plan
+from barnabas.net.base.settings.config import load
+from barnabas.net.base.settings.endpoints import Endpoints, read_endpoints, remove_endpoints, write_endpoints
 from barnabas.net.cli.frame.exit_codes import CommandError, ExitCode
 from barnabas.net.cli.verbs.local import Watch
-from barnabas.net.local_cluster import Broker, ClusterError, Plan
-from barnabas.net.settings.config import load
-from barnabas.net.settings.endpoints import Endpoints, read_endpoints, remove_endpoints, write_endpoints
 
 WAIT_S: Final = 20
 # Stops on SIGTERM like a broker. The pipe on its stdin is never written: reading it waits without using the processor.
@@ -115,7 +115,7 @@ def by_hand(folder: Path, node_id: int) -> "subprocess.Popen[bytes]":
     """As `broker start --config` does around its broker."""
     config = str(folder / str(node_id) / "server.properties")
     text = (
-        "import os, signal; from barnabas.net import local_cluster as c\n"
+        "import os, signal; from barnabas.net.base.local import local_cluster as c\n"
         f"with c.own_pid_file({config!r}, {node_id}):\n"
         "    print(flush=True); signal.sigwait({signal.SIGTERM})"
     )
@@ -379,7 +379,7 @@ async def test_a_signal_ends_the_watch(tmp_path: Path, started: list[Broker]) ->
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
 def test_brokers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from barnabas.net import local_cluster as c;"
+        "import sys; from pathlib import Path; from barnabas.net.base.local import local_cluster as c;"
         f"b = c.start(c.Plan(folder=Path({str(tmp_path)!r}), broker_count=1, base_port=0, die_with_parent=True,"
         f" launcher={script(WAITS)!r})); print(b[0].process.pid, flush=True); sys.stdin.read()"
     )

@@ -13,8 +13,8 @@ from barnabas.log.replication.log_change import LogChange
 from barnabas.log.vocabulary.errors import StorageError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.folder_writers import HANGS_AFTER_MS
+from barnabas.net.base.settings.config import load
 from barnabas.net.logs.log_service import LogService
-from barnabas.net.settings.config import load
 from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("u", 0)

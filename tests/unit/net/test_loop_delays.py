@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from unit.net.shell_world import simulated
 
-from barnabas.net.base.loop_delays import BOUNDS_S, CHECK_INTERVAL_S, WINDOW_S, LoopDelays, measure
+from barnabas.net.base.figures.loop_delays import BOUNDS_S, CHECK_INTERVAL_S, WINDOW_S, LoopDelays, measure
 from barnabas.net.testing.simulation.loop import SimulatedLoop
 
 

@@ -11,9 +11,9 @@ from barnabas.kraft.metadata.records import TransactionRecord
 from barnabas.log.vocabulary.errors import BrokerNotAvailableError, ErrorCode
 from barnabas.log.vocabulary.group_messages import PartitionOutcome
 from barnabas.log.vocabulary.transaction_messages import GroupOutcome, TransactionMarker, TransactionTopic
-from barnabas.net.protocol.requests import WriteMarkersRequest
-from barnabas.net.protocol.responses import MarkerOutcomes, WriteMarkersResponse
-from barnabas.net.transactions.marker_sender import MAX_MARKERS_PER_REQUEST, RETRY_MS, MarkerSender
+from barnabas.net.coordination.transactions.marker_sender import MAX_MARKERS_PER_REQUEST, RETRY_MS, MarkerSender
+from barnabas.net.wire.protocol.requests import WriteMarkersRequest
+from barnabas.net.wire.protocol.responses import MarkerOutcomes, WriteMarkersResponse
 
 GROUP = "g"
 

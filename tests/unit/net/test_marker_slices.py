@@ -11,7 +11,7 @@ from barnabas.kraft.metadata.image import SLOT_COUNT, TopicImage
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.transaction_messages import TransactionMarker, TransactionTopic
 from barnabas.net.base.slices import SLICE_STEPS
-from barnabas.net.protocol.requests import WriteMarkersRequest
+from barnabas.net.wire.protocol.requests import WriteMarkersRequest
 
 PASSES = 12  # of the loop, while the markers in the middle are written
 BROKERS = (broker(0), broker(1))

@@ -26,12 +26,12 @@ from barnabas.log.vocabulary.metadata_position import MetadataPosition
 from barnabas.log.vocabulary.quorum import CommittedCommand
 from barnabas.net.metadata.metadata_observer import MetadataObserver
 from barnabas.net.metadata.metadata_service import Subscriber
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.requests import MetadataFeedRequest
-from barnabas.net.protocol.responses import MetadataFeedResponse
 from barnabas.net.server.dispatcher import Dispatcher, Reply, RequestContext
 from barnabas.net.server.server import Server
 from barnabas.net.testing.simulation.network import SimulatedNetwork
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.requests import MetadataFeedRequest
+from barnabas.net.wire.protocol.responses import MetadataFeedResponse
 from barnabas.net.wire.rpc import RpcPool
 
 TERM = 3

@@ -20,10 +20,10 @@ from barnabas.log.folders.log_folder import LogFolder
 from barnabas.log.folders.log_manager import LogManager
 from barnabas.log.replication.replica_manager import ReplicaManager
 from barnabas.log.vocabulary.errors import RequestTimedOutError
+from barnabas.net.base.settings.config import load
 from barnabas.net.logs.log_service import LogService
 from barnabas.net.logs.replication_service import ReplicationService
 from barnabas.net.metadata.metadata_service import MetadataService
-from barnabas.net.settings.config import load
 from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 NODE = 1

@@ -14,23 +14,23 @@ from unit.net.wire_world import fetch_response, produce_request, produce_respons
 from barnabas.log.vocabulary.errors import InvalidRequestError, UnsupportedVersionError
 from barnabas.log.vocabulary.message import MAX_ARRAY_LENGTH
 from barnabas.net.base.limits import MAX_ENVELOPE_BYTES, MAX_WIDE_ITEMS
-from barnabas.net.protocol.apis import REQUEST_OF, RESPONSE_OF, key_of
-from barnabas.net.protocol.codec import DecodedRequest, size_of
-from barnabas.net.protocol.msgpack import (
+from barnabas.net.wire.protocol.apis import REQUEST_OF, RESPONSE_OF, key_of
+from barnabas.net.wire.protocol.codec import DecodedRequest, size_of
+from barnabas.net.wire.protocol.msgpack import (
     ClientHello,
     MsgpackCodec,
     ServerHello,
     read_hello,
     write_hello,
 )
-from barnabas.net.protocol.requests import (
+from barnabas.net.wire.protocol.requests import (
     FetchPartition,
     FetchRequest,
     ListGroupsRequest,
     MetadataRequest,
     ProduceRequest,
 )
-from barnabas.net.protocol.responses import (
+from barnabas.net.wire.protocol.responses import (
     EmptyResponse,
     ErrorResponse,
     FetchPartitionResponse,

@@ -14,10 +14,10 @@ from barnabas.log.format.record_batch import iter_headers
 from barnabas.log.format.record_codec import iter_records
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC
-from barnabas.net.groups.offsets_topic import MAX_RECORDS_PER_READ
+from barnabas.net.coordination.groups.offsets_topic import MAX_RECORDS_PER_READ
 from barnabas.net.handlers.own.offsets import OffsetHandlers
 from barnabas.net.handlers.records.fetch import FetchHandler
-from barnabas.net.protocol.requests import (
+from barnabas.net.wire.protocol.requests import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     FetchPartition,
@@ -25,7 +25,7 @@ from barnabas.net.protocol.requests import (
     ListOffsetsPartition,
     ListOffsetsRequest,
 )
-from barnabas.net.protocol.responses import FetchResponse, ListOffsetsResponse, Response
+from barnabas.net.wire.protocol.responses import FetchResponse, ListOffsetsResponse, Response
 
 SLOT = 7
 LARGE = 1 << 20

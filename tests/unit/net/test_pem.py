@@ -7,13 +7,13 @@ import pytest
 from unit.net.test_tls_and_plain_text import Collect, Greeter
 
 from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.net.base.local.certificates import broker_certificate, client_certificate, make_authority
+from barnabas.net.base.settings.config import BrokerConfig, load
+from barnabas.net.base.settings.config_descriptions import describe_broker
 from barnabas.net.broker.monitoring.machine import MachineWatch
 from barnabas.net.broker.tls import BrokerTls, configured_certificates
-from barnabas.net.certificates import broker_certificate, client_certificate, make_authority
 from barnabas.net.client.connection.kafka_options import security_options
 from barnabas.net.client.connection.security import SecurityOptions, network_of
-from barnabas.net.settings.config import BrokerConfig, load
-from barnabas.net.settings.config_descriptions import describe_broker
 from barnabas.net.wire import pem
 
 NOW = datetime.datetime.now(datetime.UTC)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from barnabas.net import ports
-from barnabas.net.local_cluster import ClusterError, free_node_ports
-from barnabas.net.ports import AREA_PORTS, NoFreePorts, PortAreas, free_ports, usual_ports
+from barnabas.net.base.local import ports
+from barnabas.net.base.local.local_cluster import ClusterError, free_node_ports
+from barnabas.net.base.local.ports import AREA_PORTS, NoFreePorts, PortAreas, free_ports, usual_ports
 
 ALL = range(61_008, 61_072)  # above those of outgoing connections, and above those that free_ports draws
 AREA = 16
@@ -92,7 +92,7 @@ def test_more_ports_than_there_are_take_no_area(areas: list[PortAreas]) -> None:
 # The lock is held as another thread would hold it that draws at this moment.
 FORKED_MEANWHILE = """
 import os, signal
-from barnabas.net import ports
+from barnabas.net.base.local import ports
 ports.free_ports(1)
 ports._HELD[0]._lock.acquire()
 if not (child := os.fork()):
@@ -129,7 +129,8 @@ def test_a_forked_process_draws_other_ports(areas: list[PortAreas]) -> None:
 
 def test_processes_draw_different_ports() -> None:
     code = (
-        "from barnabas.net.ports import free_ports\nimport sys\nprint(*free_ports(200), flush=True)\nsys.stdin.read()"
+        "from barnabas.net.base.local.ports import free_ports\n"
+        "import sys\nprint(*free_ports(200), flush=True)\nsys.stdin.read()"
     )
     started = [
         subprocess.Popen([sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -11,8 +11,8 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.handlers.common.services import NoFigures, Services
 from barnabas.net.handlers.records import produce
 from barnabas.net.handlers.records.produce import ProduceHandler
-from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
 from barnabas.net.server.memory_budget import MemoryBudget
+from barnabas.net.wire.protocol.requests import ProducePartition, ProduceRequest
 
 
 class Replication:

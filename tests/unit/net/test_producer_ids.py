@@ -15,7 +15,7 @@ from barnabas.log.vocabulary.errors import (
 from barnabas.net.handlers.own.producer_ids import ProducerIdHandler
 from barnabas.net.metadata import producer_ids
 from barnabas.net.metadata.producer_ids import ProducerIds
-from barnabas.net.protocol.requests import InitProducerIdRequest
+from barnabas.net.wire.protocol.requests import InitProducerIdRequest
 
 
 class Controller:

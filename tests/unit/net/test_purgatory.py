@@ -4,7 +4,7 @@ import random
 
 from barnabas.log.vocabulary.errors import ErrorCode, NotLeaderOrFollowerError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.server.purgatory import DelayedFetch, DelayedProduce, Purgatory, ReadUpTo
+from barnabas.net.logs.purgatory import DelayedFetch, DelayedProduce, Purgatory, ReadUpTo
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 

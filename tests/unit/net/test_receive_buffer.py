@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.net.protocol.framing import FrameTooLargeError
 from barnabas.net.server.memory_budget import MemoryBudget
 from barnabas.net.server.receive_buffer import KEPT_BYTES, SHARED_BYTES, TIGHT_READ_BYTES, ReceiveBuffer, SharedMemory
+from barnabas.net.wire.protocol.framing import FrameTooLargeError
 
 MAX_FRAME_BYTES = 100 << 20
 

@@ -16,9 +16,9 @@ from msgspec import structs
 from barnabas.kraft.metadata.image import BrokerImage, ControllerTerm, MetadataHeader, PartitionImage, SlotImage
 from barnabas.kraft.metadata.records import RECORD_TYPES
 from barnabas.kraft.metadata.requests import REQUESTS
-from barnabas.net.protocol.apis import APIS
-from barnabas.net.protocol.msgpack import ClientHello, RequestEnvelope, ResponseEnvelope, ServerHello
-from barnabas.net.protocol.responses import ErrorResponse
+from barnabas.net.wire.protocol.apis import APIS
+from barnabas.net.wire.protocol.msgpack import ClientHello, RequestEnvelope, ResponseEnvelope, ServerHello
+from barnabas.net.wire.protocol.responses import ErrorResponse
 
 RECORDING = Path(__file__).with_name("recorded_layouts.json")
 STORED_IMAGES: tuple[Any, ...] = (BrokerImage, ControllerTerm, MetadataHeader, PartitionImage, SlotImage)

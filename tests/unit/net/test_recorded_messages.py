@@ -7,10 +7,10 @@ from typing import Any
 from unit.recorded_bytes import Samples, assert_as_recorded
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
-from barnabas.net.protocol.apis import REQUEST_OF, RESPONSE_OF, key_of
-from barnabas.net.protocol.codec import DecodedRequest
-from barnabas.net.protocol.msgpack import ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
-from barnabas.net.protocol.responses import ErrorResponse
+from barnabas.net.wire.protocol.apis import REQUEST_OF, RESPONSE_OF, key_of
+from barnabas.net.wire.protocol.codec import DecodedRequest
+from barnabas.net.wire.protocol.msgpack import ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
+from barnabas.net.wire.protocol.responses import ErrorResponse
 
 RECORDING = Path(__file__).with_name("recorded_messages.json")
 CODEC = MsgpackCodec()

@@ -25,8 +25,8 @@ from barnabas.net.logs.following.replica_fetcher import (
     ReplicaFetcher,
     ReplicaFetcherManager,
 )
-from barnabas.net.protocol.requests import FetchRequest, Request
-from barnabas.net.protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
+from barnabas.net.wire.protocol.requests import FetchRequest, Request
+from barnabas.net.wire.protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 
 ME, LEADER = 2, 1
 

@@ -27,8 +27,7 @@ from barnabas.log.vocabulary.errors import (
     UnknownTopicOrPartitionError,
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.logs.replication_service import ReplicationService
-from barnabas.net.server.purgatory import (
+from barnabas.net.logs.purgatory import (
     DelayedFetch,
     DelayedProduce,
     Operation,
@@ -36,6 +35,7 @@ from barnabas.net.server.purgatory import (
     ReadUpTo,
     StandingWatch,
 )
+from barnabas.net.logs.replication_service import ReplicationService
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 LAG_MS = 1_000

@@ -13,13 +13,13 @@ from barnabas.kraft.metadata.topic_settings import CLUSTER_DEFAULT, REASSIGNMENT
 from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.kraft.quorum.quorum import Leadership
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.base.settings.config import load
+from barnabas.net.base.settings.dynamic_config import FOLLOWER_RATE, LEADER_RATE
 from barnabas.net.logs.following.replication_throttle import (
     MAX_WAIT_MS,
     ReplicationThrottle,
     TokenBucket,
 )
-from barnabas.net.settings.config import load
-from barnabas.net.settings.dynamic_config import FOLLOWER_RATE, LEADER_RATE
 
 PLACE = TopicPartition("t", 0)
 

@@ -14,14 +14,14 @@ from barnabas.log.vocabulary.errors import NotLeaderOrFollowerError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.admin.routes.metrics import render
 from barnabas.net.base.clock_offset import ClockOffset
-from barnabas.net.base.histogram import LATENCY_BOUNDS_S, Histogram
-from barnabas.net.base.process_figures import read_process
-from barnabas.net.base.request_measures import FETCH, FOLLOWER_FETCH, PRODUCE, RequestMeasures
-from barnabas.net.base.topic_traffic import OTHERS, TopicTraffic, Traffic
+from barnabas.net.base.figures.histogram import LATENCY_BOUNDS_S, Histogram
+from barnabas.net.base.figures.process_figures import read_process
+from barnabas.net.base.figures.request_measures import FETCH, FOLLOWER_FETCH, PRODUCE, RequestMeasures
+from barnabas.net.base.figures.topic_traffic import OTHERS, TopicTraffic, Traffic
+from barnabas.net.base.local.certificates import client_certificate, make_authority
 from barnabas.net.broker.monitoring.machine import MachineWatch, certificate_ends, machine_samples
 from barnabas.net.broker.monitoring.request_samples import request_samples, traffic_samples
-from barnabas.net.certificates import client_certificate, make_authority
-from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.api_keys import ApiKey
 
 
 def parts(measures: RequestMeasures) -> dict[tuple[int, str], tuple[int, float]]:

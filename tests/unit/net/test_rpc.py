@@ -12,12 +12,12 @@ from unit.net.wire_world import World, produce_request, produce_response, run_in
 
 from barnabas.log.vocabulary.errors import BarnabasError, BufferExhaustedError, NetworkError, RequestTimedOutError
 from barnabas.net.base.limits import ClientLimits
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.msgpack import MsgpackCodec, ServerHello, write_hello
-from barnabas.net.protocol.responses import ProduceResponse
 from barnabas.net.server.dispatcher import Dispatcher
 from barnabas.net.server.server import Server
 from barnabas.net.wire.network import Network
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.msgpack import MsgpackCodec, ServerHello, write_hello
+from barnabas.net.wire.protocol.responses import ProduceResponse
 from barnabas.net.wire.rpc import RpcConnection, RpcPool
 
 

@@ -32,13 +32,13 @@ from barnabas.log.vocabulary.errors import (
     UnsupportedVersionError,
 )
 from barnabas.net.base.limits import MAX_FRAMES_PER_TURN
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.group_responses import ListGroupsResponse
-from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
-from barnabas.net.protocol.requests import DescribeClusterRequest, FetchRequest, ListGroupsRequest, ProduceRequest
-from barnabas.net.protocol.responses import EmptyResponse, ErrorResponse, Response
+from barnabas.net.base.settings.server_limits import ServerLimits
 from barnabas.net.server.dispatcher import RequestContext, answering
-from barnabas.net.settings.server_limits import ServerLimits
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.group_responses import ListGroupsResponse
+from barnabas.net.wire.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, ServerHello, read_hello, write_hello
+from barnabas.net.wire.protocol.requests import DescribeClusterRequest, FetchRequest, ListGroupsRequest, ProduceRequest
+from barnabas.net.wire.protocol.responses import EmptyResponse, ErrorResponse, Response
 
 Run = Callable[[Body], None]
 

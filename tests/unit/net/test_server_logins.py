@@ -22,22 +22,22 @@ from unit.net.wire_world import (
 
 from barnabas.log.vocabulary.errors import BarnabasError, IllegalSaslStateError, NetworkError, SaslAuthenticationError
 from barnabas.log.vocabulary.principal import Principal
-from barnabas.net.access.audit import AuditLog
 from barnabas.net.base.limits import MAX_LOGIN_FRAME_BYTES
+from barnabas.net.base.sasl.credentials import Credentials
+from barnabas.net.base.settings.server_limits import ServerLimits
 from barnabas.net.handlers.kafka.versions import api_versions
 from barnabas.net.handlers.security.sasl import KafkaSaslHandlers
 from barnabas.net.handlers.security.users import LoginHandler
-from barnabas.net.logins.authenticator import Authenticator, LoginSettings
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.kafka.apis import KafkaApi
-from barnabas.net.protocol.kafka.codec import KafkaCodec
-from barnabas.net.protocol.user_messages import AuthenticateRequest
-from barnabas.net.sasl.credentials import Credentials
+from barnabas.net.server.access.audit import AuditLog
 from barnabas.net.server.dispatcher import Dispatcher, Handler, RequestContext, answering
+from barnabas.net.server.logins.authenticator import Authenticator, LoginSettings
 from barnabas.net.server.server import Server
-from barnabas.net.settings.server_limits import ServerLimits
 from barnabas.net.wire import login
 from barnabas.net.wire.network import Network
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.kafka.apis import KafkaApi
+from barnabas.net.wire.protocol.kafka.codec import KafkaCodec
+from barnabas.net.wire.protocol.user_messages import AuthenticateRequest
 from barnabas.net.wire.rpc import RpcConnection
 from barnabas.net.wire.tcp import BrokerLoginNetwork, LoginNetwork
 

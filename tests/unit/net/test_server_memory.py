@@ -20,8 +20,8 @@ from barnabas.net.base.limits import (
     SHORT_STALL_MS,
     SWEEP_INTERVAL_MS,
 )
-from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.server.memory_budget import MemoryBudget
+from barnabas.net.wire.protocol.api_keys import ApiKey
 
 LIMIT_BYTES = 2 << 20
 LARGE = bytes(1_500_000)

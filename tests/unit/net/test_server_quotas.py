@@ -30,16 +30,16 @@ from unit.net.wire_world import (
 from barnabas.log.vocabulary.access.quotas import QuotaEntity, QuotaKind
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.base.limits import SWEEP_INTERVAL_MS
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.codec import DecodedRequest
-from barnabas.net.protocol.kafka.apis import API_VERSIONS_KEY, SERVED, KafkaApi, KafkaResponse, is_flexible
-from barnabas.net.protocol.kafka.codec import KafkaCodec
-from barnabas.net.protocol.kafka.compiler import decoder, encoder
-from barnabas.net.protocol.kafka.versions_api import versions_response
-from barnabas.net.protocol.responses import ErrorResponse, FetchResponse
-from barnabas.net.quotas.client_quotas import MAX_THROTTLE_MS, ClientQuotas, Quotas
 from barnabas.net.server.memory_budget import MemoryBudget
+from barnabas.net.server.quotas.client_quotas import MAX_THROTTLE_MS, ClientQuotas, Quotas
 from barnabas.net.server.server import Server
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.codec import DecodedRequest
+from barnabas.net.wire.protocol.kafka.apis import API_VERSIONS_KEY, SERVED, KafkaApi, KafkaResponse, is_flexible
+from barnabas.net.wire.protocol.kafka.codec import KafkaCodec
+from barnabas.net.wire.protocol.kafka.compiler import decoder, encoder
+from barnabas.net.wire.protocol.kafka.versions_api import versions_response
+from barnabas.net.wire.protocol.responses import ErrorResponse, FetchResponse
 
 RATE, BURST_S = 10_000, 2
 RECORDS = bytes(1_000)

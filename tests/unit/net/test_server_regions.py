@@ -25,10 +25,10 @@ from barnabas.log.vocabulary.errors import (
     DiskFailedError,
     NetworkError,
 )
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.msgpack import MsgpackCodec
-from barnabas.net.protocol.requests import FetchRequest
 from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.msgpack import MsgpackCodec
+from barnabas.net.wire.protocol.requests import FetchRequest
 
 Run = Callable[[Body], None]
 

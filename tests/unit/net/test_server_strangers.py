@@ -25,15 +25,15 @@ from barnabas.log.vocabulary.errors import (
     ErrorCode,
     NetworkError,
 )
+from barnabas.net.base.settings.server_limits import ServerLimits
 from barnabas.net.handlers.kafka.versions import api_versions
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.codec import Chunk, DecodedRequest
-from barnabas.net.protocol.kafka.apis import KafkaApi, KafkaResponse
-from barnabas.net.protocol.kafka.codec import KafkaCodec
-from barnabas.net.protocol.kafka.compiler import decoder
-from barnabas.net.protocol.msgpack import PREAMBLE
-from barnabas.net.protocol.responses import ProduceResponse, Response
-from barnabas.net.settings.server_limits import ServerLimits
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.codec import Chunk, DecodedRequest
+from barnabas.net.wire.protocol.kafka.apis import KafkaApi, KafkaResponse
+from barnabas.net.wire.protocol.kafka.codec import KafkaCodec
+from barnabas.net.wire.protocol.kafka.compiler import decoder
+from barnabas.net.wire.protocol.msgpack import PREAMBLE
+from barnabas.net.wire.protocol.responses import ProduceResponse, Response
 
 Run = Callable[[Body], None]
 

@@ -16,9 +16,10 @@ from barnabas.log.replication.replica_manager import ReplicaCounts
 from barnabas.log.vocabulary.errors import BrokerNotAvailableError, InvalidConfigError, NetworkError
 from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.base.loop_delays import LoopDelays
-from barnabas.net.base.request_measures import RequestMeasures
-from barnabas.net.base.topic_traffic import TopicTraffic
+from barnabas.net.base.figures.loop_delays import LoopDelays
+from barnabas.net.base.figures.request_measures import RequestMeasures
+from barnabas.net.base.figures.topic_traffic import TopicTraffic
+from barnabas.net.base.settings.config import load
 from barnabas.net.broker.core_settings import (
     check_broker_config,
     check_topic_config,
@@ -27,18 +28,17 @@ from barnabas.net.broker.core_settings import (
 )
 from barnabas.net.broker.metrics import GROUPS_TOLD, group_samples, samples
 from barnabas.net.broker.monitoring.machine import MachineWatch
+from barnabas.net.coordination.transactions.transaction_watch import TransactionTotals
 from barnabas.net.logs.following.leader_connection import LeaderConnection
 from barnabas.net.metadata.quorum_directory import QuorumDirectory
 from barnabas.net.metadata.quorum_source import encode_address
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.group_responses import ListGroupsResponse
-from barnabas.net.protocol.requests import ListGroupsRequest
-from barnabas.net.quotas.client_quotas import ClientQuotas
 from barnabas.net.server.dispatcher import Dispatcher
+from barnabas.net.server.quotas.client_quotas import ClientQuotas
 from barnabas.net.server.server import Server
-from barnabas.net.settings.config import load
 from barnabas.net.testing.simulation.cluster import QuorumNetwork
-from barnabas.net.transactions.transaction_watch import TransactionTotals
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.group_responses import ListGroupsResponse
+from barnabas.net.wire.protocol.requests import ListGroupsRequest
 
 # --- the connection to a leader ---------------------------------------------------------------------------------------
 

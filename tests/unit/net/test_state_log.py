@@ -12,7 +12,7 @@ from barnabas.kraft.metadata.image import BrokerImage, Endpoint, MetadataImage, 
 from barnabas.kraft.metadata.records import ControllerRecord
 from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.kraft.quorum.quorum import Leadership
-from barnabas.net.events.state_log import BURST_LINES, LINES_PER_S, SHOWN_PER_EVENT, StateLog
+from barnabas.net.metadata.events.state_log import BURST_LINES, LINES_PER_S, SHOWN_PER_EVENT, StateLog
 
 PARTITION = PartitionImage(replicas=(0, 1, 2), isr=(0, 1, 2), leader=0)
 

@@ -20,13 +20,13 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.folder_writers import HANGS_AFTER_MS
+from barnabas.net.base.settings.config import load
+from barnabas.net.base.turn import Turn
 from barnabas.net.logs.impaired_folders import HAND_OVER_AFTER_MS
 from barnabas.net.logs.log_loading import close_logs, load_logs
 from barnabas.net.logs.log_service import LogService
 from barnabas.net.logs.replication_service import ReplicationService
 from barnabas.net.logs.storage_service import HANG_LOOK_INTERVAL_MS, StorageService
-from barnabas.net.server.turn import Turn
-from barnabas.net.settings.config import load
 from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 EPOCH = 100

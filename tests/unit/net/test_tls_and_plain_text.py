@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.log.disk.secret_files import write_secret
-from barnabas.net.certificates import AUTHORITY, broker_certificate, make_authority
+from barnabas.net.base.local.certificates import AUTHORITY, broker_certificate, make_authority
 from barnabas.net.wire import tcp
 from barnabas.net.wire.network import Listener
 from barnabas.net.wire.tcp import TcpNetwork

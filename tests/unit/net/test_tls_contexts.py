@@ -10,7 +10,7 @@ import pytest
 from barnabas.kraft.raft.net.mutual_tls import tls_name
 from barnabas.log.disk.secret_files import write_secret
 from barnabas.log.vocabulary.errors import InvalidConfigError
-from barnabas.net.certificates import (
+from barnabas.net.base.local.certificates import (
     AUTHORITY,
     AUTHORITY_KEY,
     Authority,
@@ -19,8 +19,8 @@ from barnabas.net.certificates import (
     make_authority,
     read_authority,
 )
-from barnabas.net.secure_files import prepare
-from barnabas.net.secure_layout import SECURITY
+from barnabas.net.base.local.secure_files import prepare
+from barnabas.net.base.local.secure_layout import SECURITY
 from barnabas.net.wire.tls import TlsContexts, TlsFiles, TlsRules
 
 NOW = datetime.datetime.now(datetime.UTC)

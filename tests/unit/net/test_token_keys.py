@@ -13,9 +13,9 @@ import pytest
 from joserfc.jwk import ECKey
 
 from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.net.base.local.certificates import broker_certificate, make_authority
+from barnabas.net.base.settings.config import BrokerConfig, load
 from barnabas.net.broker.token_keys import tokens_of
-from barnabas.net.certificates import broker_certificate, make_authority
-from barnabas.net.settings.config import BrokerConfig, load
 
 KEYS = json.dumps({"keys": [ECKey.generate_key("P-256").as_dict(private=False)]}).encode()
 

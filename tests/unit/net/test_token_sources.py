@@ -12,9 +12,9 @@ from urllib.parse import parse_qs
 import pytest
 
 from barnabas.log.vocabulary.errors import InvalidConfigError, NetworkError
+from barnabas.net.base.sasl.oauthbearer import MAX_TOKEN_LENGTH
 from barnabas.net.client.connection.kafka_options import security_options
 from barnabas.net.client.connection.security import SecurityOptions, network_of
-from barnabas.net.sasl.oauthbearer import MAX_TOKEN_LENGTH
 from barnabas.net.wire.login import _token
 from barnabas.net.wire.token_sources import ClientSecret, TokenFile
 

@@ -6,10 +6,10 @@ from typing import Any, cast
 import pytest
 
 from barnabas.log.vocabulary.errors import TopicDeletionDisabledError
+from barnabas.net.base.settings.config import load
 from barnabas.net.handlers.common.services import Services
 from barnabas.net.handlers.own.topics import TopicHandlers
-from barnabas.net.protocol.requests import DeleteTopicRequest
-from barnabas.net.settings.config import load
+from barnabas.net.wire.protocol.requests import DeleteTopicRequest
 
 
 def test_a_cluster_that_allows_no_deletion_says_how_to_allow_it() -> None:

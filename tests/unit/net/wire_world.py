@@ -6,26 +6,26 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, write_hello
-from barnabas.net.protocol.requests import (
+from barnabas.net.server.dispatcher import Dispatcher, Handler, RequestContext
+from barnabas.net.server.server import Server
+from barnabas.net.testing.simulation.loop import run_simulated
+from barnabas.net.testing.simulation.network import SimulatedNetwork
+from barnabas.net.wire.network import Network
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.msgpack import PREAMBLE, ClientHello, MsgpackCodec, write_hello
+from barnabas.net.wire.protocol.requests import (
     FetchPartition,
     FetchRequest,
     ProducePartition,
     ProduceRequest,
     Request,
 )
-from barnabas.net.protocol.responses import (
+from barnabas.net.wire.protocol.responses import (
     FetchPartitionResponse,
     FetchResponse,
     ProducePartitionResponse,
     ProduceResponse,
 )
-from barnabas.net.server.dispatcher import Dispatcher, Handler, RequestContext
-from barnabas.net.server.server import Server
-from barnabas.net.testing.simulation.loop import run_simulated
-from barnabas.net.testing.simulation.network import SimulatedNetwork
-from barnabas.net.wire.network import Network
 from barnabas.net.wire.rpc import RpcConnection
 from barnabas.net.wire.tcp import TcpNetwork
 

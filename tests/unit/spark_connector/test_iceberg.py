@@ -18,7 +18,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from barnabas.net.pipeline.spec import IcebergSink
+from barnabas.net.programs.pipeline.spec import IcebergSink
 from barnabas.spark_connector.pipeline.faults import PipelineFault
 from barnabas.spark_connector.pipeline.lakes.files import MAX_COMMITS
 from barnabas.spark_connector.pipeline.lakes.iceberg import CATALOG_FILE, CATALOG_NAME, IcebergWriter

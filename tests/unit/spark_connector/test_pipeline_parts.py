@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from barnabas.net.client.connection.errors import MissingExtraError
-from barnabas.net.pipeline.spec import ConsoleSink, TableSink
-from barnabas.net.pipeline.state import RunProgress, StateFolder
-from barnabas.net.pipeline.supervisor import DriverOrder
+from barnabas.net.programs.pipeline.spec import ConsoleSink, TableSink
+from barnabas.net.programs.pipeline.state import RunProgress, StateFolder
+from barnabas.net.programs.pipeline.supervisor import DriverOrder
 from barnabas.spark_connector.common.connection import properties_of, security_of
 from barnabas.spark_connector.pipeline.database import ROWS_AT_ONCE, Database, TableWriter
 from barnabas.spark_connector.pipeline.driver import order_of, require_server

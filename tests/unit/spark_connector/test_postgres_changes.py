@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from barnabas.log.vocabulary.errors import InvalidConfigError
-from barnabas.net.connect.postgres.changes.envelope import EnvelopeNames, TableEncoder, reading_origin
-from barnabas.net.connect.postgres.changes.pgoutput import Column, Identity, Relation
-from barnabas.net.connect.postgres.changes.values import TypeRow, Types
-from barnabas.net.connect.postgres.segment import SpoolError
+from barnabas.net.programs.connect.postgres.changes.envelope import EnvelopeNames, TableEncoder, reading_origin
+from barnabas.net.programs.connect.postgres.changes.pgoutput import Column, Identity, Relation
+from barnabas.net.programs.connect.postgres.changes.values import TypeRow, Types
+from barnabas.net.programs.connect.postgres.segment import SpoolError
 from barnabas.spark_connector.postgres.change_columns import COLUMNS, batches_of, check_projection
 from barnabas.spark_connector.postgres.change_options import parse_change_options
 from barnabas.spark_connector.postgres.change_source import PostgresChangesDataSource

@@ -27,7 +27,7 @@ from barnabas.net.client.connection.errors import (
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.client.producer.producer_config import TAKEN_OVER_LATER
 from barnabas.net.client.transactions.prepared import PreparedTransaction
-from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.api_keys import ApiKey
 from barnabas.spark_connector.common.sink_ledger import LEDGER_TOPIC
 from barnabas.spark_connector.write.sink_commit import SinkCommitter, no_probe
 from barnabas.spark_connector.write.task_transaction import MAX_IDS, SinkBatch, TaskTransaction

@@ -13,8 +13,8 @@ from barnabas.log.format.record_codec import encode_batch
 from barnabas.log.vocabulary.errors import ErrorCode, InvalidConfigError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.errors import TransactionAbortedError
-from barnabas.net.protocol import responses as r
-from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol import responses as r
+from barnabas.net.wire.protocol.api_keys import ApiKey
 from barnabas.spark_connector.common.sink_ledger import LEDGER_TOPIC, Decision
 
 LEDGER = TopicPartition(LEDGER_TOPIC, 0)

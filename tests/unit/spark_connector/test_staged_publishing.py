@@ -13,8 +13,8 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.errors import ErrorCode, NotEnoughReplicasError
 from barnabas.net.client.producer.handles import extents
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.protocol import responses as r
-from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol import responses as r
+from barnabas.net.wire.protocol.api_keys import ApiKey
 from barnabas.spark_connector.common.sink_ledger import (
     LEDGER_TOPIC,
     Decision,

@@ -12,9 +12,9 @@ from barnabas.kraft.metadata.feature_levels import NEWEST_LEVEL
 from barnabas.kraft.metadata.image import MetadataImage, SlotImage
 from barnabas.log.vocabulary.access.acls import Acl, AclResource, Operation, Permission, ResourceKind
 from barnabas.log.vocabulary.principal import Principal
-from barnabas.net.access.access import AccessControl
-from barnabas.net.access.authorizer import AccessRules
-from barnabas.net.access.guard import RULES, Guard
+from barnabas.net.server.access.access import AccessControl
+from barnabas.net.server.access.authorizer import AccessRules
+from barnabas.net.server.access.guard import RULES, Guard
 from barnabas.net.server.dispatcher import Dispatcher, Reply, RequestContext
 
 ALICE = "User:alice"

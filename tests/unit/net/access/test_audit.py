@@ -3,7 +3,7 @@
 import json
 
 from barnabas.log.vocabulary.principal import Principal
-from barnabas.net.access.audit import BURST_LINES, LINES_PER_S, MAX_PRINCIPALS, MAX_VALUE_LENGTH, AuditLog
+from barnabas.net.server.access.audit import BURST_LINES, LINES_PER_S, MAX_PRINCIPALS, MAX_VALUE_LENGTH, AuditLog
 
 
 class Someone:

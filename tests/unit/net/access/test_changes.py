@@ -10,10 +10,10 @@ from barnabas.log.vocabulary.access.acls import Operation, ResourceKind
 from barnabas.log.vocabulary.access.quotas import QuotaChange, QuotaEntity
 from barnabas.log.vocabulary.cluster_changes import AlterConfigRequest, AlterQuotasRequest, ConfigEntryChange
 from barnabas.log.vocabulary.errors import ErrorCode
-from barnabas.net.protocol import requests as q
-from barnabas.net.protocol import responses as r
-from barnabas.net.protocol.kafka.apis import KafkaApi, KafkaRequest, KafkaResponse
-from barnabas.net.protocol.kafka.message_classes import class_of, types_of
+from barnabas.net.wire.protocol import requests as q
+from barnabas.net.wire.protocol import responses as r
+from barnabas.net.wire.protocol.kafka.apis import KafkaApi, KafkaRequest, KafkaResponse
+from barnabas.net.wire.protocol.kafka.message_classes import class_of, types_of
 
 
 def test_administrative_changes_are_told_with_their_outcome() -> None:

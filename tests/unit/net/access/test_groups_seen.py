@@ -4,8 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from barnabas.log.vocabulary.share.messages import SHARE_PROTOCOL, SharePartitionView
-from barnabas.net.access.own_rules import visible_group
-from barnabas.net.protocol.group_responses import DescribeGroupResponse
+from barnabas.net.server.access.own_rules import visible_group
+from barnabas.net.wire.protocol.group_responses import DescribeGroupResponse
 
 
 def view(topic: str) -> SharePartitionView:

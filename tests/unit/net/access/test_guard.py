@@ -32,15 +32,15 @@ from barnabas.log.vocabulary.group_messages import (
     TopicPartitions,
 )
 from barnabas.log.vocabulary.transaction_messages import AddToTransactionRequest, TransactionMarker, TransactionTopic
-from barnabas.net.access.access import MAX_CLIENTS, MAX_DECISIONS
-from barnabas.net.access.identity import OF_ANY_BROKER, OF_THE_SENDER
-from barnabas.net.access.own_rules import literal_prefix
-from barnabas.net.protocol import group_responses as g
-from barnabas.net.protocol import requests as q
-from barnabas.net.protocol import responses as r
-from barnabas.net.protocol.kafka.apis import OPERATIONS_NOT_ASKED, KafkaApi, KafkaRequest, KafkaResponse
-from barnabas.net.protocol.kafka.compiler import decoder, encoder
-from barnabas.net.protocol.kafka.message_classes import class_of, types_of
+from barnabas.net.server.access.access import MAX_CLIENTS, MAX_DECISIONS
+from barnabas.net.server.access.identity import OF_ANY_BROKER, OF_THE_SENDER
+from barnabas.net.server.access.own_rules import literal_prefix
+from barnabas.net.wire.protocol import group_responses as g
+from barnabas.net.wire.protocol import requests as q
+from barnabas.net.wire.protocol import responses as r
+from barnabas.net.wire.protocol.kafka.apis import OPERATIONS_NOT_ASKED, KafkaApi, KafkaRequest, KafkaResponse
+from barnabas.net.wire.protocol.kafka.compiler import decoder, encoder
+from barnabas.net.wire.protocol.kafka.message_classes import class_of, types_of
 
 TOPIC, GROUP, TRANSACTION = ResourceKind.TOPIC, ResourceKind.GROUP, ResourceKind.TRANSACTIONAL_ID
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED

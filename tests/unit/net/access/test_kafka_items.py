@@ -6,8 +6,8 @@ import pytest
 
 from barnabas.log.vocabulary.access.acls import Operation, ResourceKind
 from barnabas.log.vocabulary.errors import ErrorCode
-from barnabas.net.protocol.kafka.apis import KafkaApi, KafkaRequest, KafkaResponse
-from barnabas.net.protocol.kafka.message_classes import class_of, types_of
+from barnabas.net.wire.protocol.kafka.apis import KafkaApi, KafkaRequest, KafkaResponse
+from barnabas.net.wire.protocol.kafka.message_classes import class_of, types_of
 
 from .access_world import AccessWorld, allow
 

@@ -10,10 +10,10 @@ from unit.net.access.access_world import AccessWorld, allow
 from barnabas.log.vocabulary.access.acls import Operation, ResourceKind
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, TopicPartitions
-from barnabas.net.access.access import MAX_REMEMBERED_LENGTH
 from barnabas.net.base.limits import MAX_DATA_ITEMS
-from barnabas.net.protocol import requests as q
-from barnabas.net.protocol import responses as r
+from barnabas.net.server.access.access import MAX_REMEMBERED_LENGTH
+from barnabas.net.wire.protocol import requests as q
+from barnabas.net.wire.protocol import responses as r
 
 TOPIC, GROUP = ResourceKind.TOPIC, ResourceKind.GROUP
 MANY = tuple(f"{number}" for number in range(MAX_DATA_ITEMS + 1))

@@ -16,14 +16,14 @@ from unit.recorded_bytes import Samples
 from barnabas.kraft.metadata.requests import BrokerHeartbeat, encode_request
 from barnabas.log.vocabulary.access.acls import Permission
 from barnabas.log.vocabulary.errors import ClusterAuthorizationError, ErrorCode
-from barnabas.net.access.changes import ADMINISTRATIVE
-from barnabas.net.access.guard import RULES, Guard
-from barnabas.net.access.rules import free
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.apis import REQUEST_OF, api_name
-from barnabas.net.protocol.kafka.apis import SERVED, KafkaApi, KafkaRequest
-from barnabas.net.protocol.kafka.message_classes import class_of, types_of
-from barnabas.net.protocol.requests import ControllerCallRequest, KafkaMetadataRequest
+from barnabas.net.server.access.changes import ADMINISTRATIVE
+from barnabas.net.server.access.guard import RULES, Guard
+from barnabas.net.server.access.rules import free
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.apis import REQUEST_OF, api_name
+from barnabas.net.wire.protocol.kafka.apis import SERVED, KafkaApi, KafkaRequest
+from barnabas.net.wire.protocol.kafka.message_classes import class_of, types_of
+from barnabas.net.wire.protocol.requests import ControllerCallRequest, KafkaMetadataRequest
 
 REFUSED = frozenset(
     {

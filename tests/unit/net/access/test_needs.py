@@ -20,14 +20,14 @@ from unit.net.access.test_matrix import FILTERED, REFUSED, error_codes, request_
 
 from barnabas.log.vocabulary.access.acls import OPERATIONS, Acl, Operation, ResourceKind
 from barnabas.log.vocabulary.share.messages import ShareFetchResponse
-from barnabas.net.access.guard import RULES
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.apis import REQUEST_OF
-from barnabas.net.protocol.kafka import bodies
-from barnabas.net.protocol.kafka.apis import SERVED, KafkaApi, KafkaRequest, KafkaResponse
-from barnabas.net.protocol.kafka.message_classes import types_of
-from barnabas.net.protocol.requests import KafkaMetadataRequest, MetadataRequest
-from barnabas.net.protocol.responses import MetadataResponse
+from barnabas.net.server.access.guard import RULES
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.apis import REQUEST_OF
+from barnabas.net.wire.protocol.kafka import bodies
+from barnabas.net.wire.protocol.kafka.apis import SERVED, KafkaApi, KafkaRequest, KafkaResponse
+from barnabas.net.wire.protocol.kafka.message_classes import types_of
+from barnabas.net.wire.protocol.requests import KafkaMetadataRequest, MetadataRequest
+from barnabas.net.wire.protocol.responses import MetadataResponse
 
 DOCUMENT = Path(__file__).parents[4] / "docs/security.md"
 HEADING = "### What each request needs\n"

@@ -9,7 +9,7 @@ from barnabas.kraft.metadata.feature_levels import TWO_PHASE_LEVEL
 from barnabas.log.vocabulary.access.acls import Operation, ResourceKind
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.transaction_messages import PrepareTransactionRequest
-from barnabas.net.protocol import responses as r
+from barnabas.net.wire.protocol import responses as r
 
 TRANSACTION = ResourceKind.TRANSACTIONAL_ID
 

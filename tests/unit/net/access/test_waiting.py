@@ -16,9 +16,9 @@ from barnabas.log.vocabulary.group_messages import (
     UndoneOffset,
     UndoOffsetResetResponse,
 )
-from barnabas.net.protocol import requests as q
-from barnabas.net.protocol import responses as r
-from barnabas.net.protocol.event_messages import EventsRequest, EventsResponse
+from barnabas.net.wire.protocol import requests as q
+from barnabas.net.wire.protocol import responses as r
+from barnabas.net.wire.protocol.event_messages import EventsRequest, EventsResponse
 
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 READ_T = allow(Operation.READ, ResourceKind.TOPIC, "t")

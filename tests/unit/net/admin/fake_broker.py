@@ -28,15 +28,16 @@ from barnabas.log.vocabulary.group_messages import (
 from barnabas.log.vocabulary.principal import Principal
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.log.vocabulary.transaction_messages import TransactionTopic
-from barnabas.net.access.access import AccessControl
 from barnabas.net.admin.frame.backend import Sample
 from barnabas.net.broker.in_process import InProcessConnection
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.client import Client, Home
 from barnabas.net.client.connection.ports import Connection
-from barnabas.net.protocol import group_responses, requests, responses
-from barnabas.net.protocol.apis import APIS
-from barnabas.net.protocol.transaction_operations import (
+from barnabas.net.server.access.access import AccessControl
+from barnabas.net.server.dispatcher import Dispatcher, Reply
+from barnabas.net.wire.protocol import group_responses, requests, responses
+from barnabas.net.wire.protocol.apis import APIS
+from barnabas.net.wire.protocol.transaction_operations import (
     DescribeTransactionRequest,
     DescribeTransactionResponse,
     ListedTransaction,
@@ -46,7 +47,6 @@ from barnabas.net.protocol.transaction_operations import (
     OpenTransactionsRequest,
     OpenTransactionsResponse,
 )
-from barnabas.net.server.dispatcher import Dispatcher, Reply
 
 
 def an_image() -> MetadataImage:

@@ -19,7 +19,7 @@ from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.group_messages import CommittedOffset, UndoneOffset, UndoOffsetResetResponse
 from barnabas.net.admin.app import MAX_BODY_BYTES, ROUTES, build_app, start_admin
 from barnabas.net.admin.routes.metrics import MAX_LAG_SERIES
-from barnabas.net.protocol import group_responses, requests, responses
+from barnabas.net.wire.protocol import group_responses, requests, responses
 
 CLUSTER = "/v3/clusters/c1"
 JSON = {"Content-Type": "application/json"}

@@ -31,11 +31,11 @@ from barnabas.net.admin.app import ROUTES, build_app, start_admin
 from barnabas.net.admin.frame.call import Field, Route
 from barnabas.net.admin.frame.errors import ApiError
 from barnabas.net.admin.frame.origins import check_host, is_admitted
-from barnabas.net.protocol import requests, responses
-from barnabas.net.protocol.broker_figures import DescribeBrokerRequest
-from barnabas.net.protocol.user_messages import DescribeUsersRequest
-from barnabas.net.settings.config import load
-from barnabas.net.settings.listeners import own_names
+from barnabas.net.base.settings.config import load
+from barnabas.net.base.settings.listeners import own_names
+from barnabas.net.wire.protocol import requests, responses
+from barnabas.net.wire.protocol.broker_figures import DescribeBrokerRequest
+from barnabas.net.wire.protocol.user_messages import DescribeUsersRequest
 
 Client = TestClient[Any, Any]
 TOPICS = f"{CLUSTER}/topics"

@@ -27,10 +27,10 @@ from barnabas.net.admin.frame import feed
 from barnabas.net.admin.frame.connections import AdminConnections
 from barnabas.net.admin.frame.errors import ApiError
 from barnabas.net.admin.routes import record_reading
-from barnabas.net.protocol import requests, responses
-from barnabas.net.protocol.broker_figures import DescribeBrokerRequest, DescribeBrokerResponse, HistoryPoint
-from barnabas.net.protocol.group_responses import DescribeGroupResponse, LagPoint
-from barnabas.net.protocol.requests import DescribeGroupRequest
+from barnabas.net.wire.protocol import requests, responses
+from barnabas.net.wire.protocol.broker_figures import DescribeBrokerRequest, DescribeBrokerResponse, HistoryPoint
+from barnabas.net.wire.protocol.group_responses import DescribeGroupResponse, LagPoint
+from barnabas.net.wire.protocol.requests import DescribeGroupRequest
 
 CLUSTER = "/v3/clusters/c1"
 RECORDS = f"{CLUSTER}/topics/t/partitions/0/records"

@@ -9,8 +9,8 @@ from unit.net.admin.fake_broker import FakeBroker
 
 from barnabas.net.admin.app import build_app
 from barnabas.net.client.admin.events import POLL_MS
-from barnabas.net.protocol import requests, responses
-from barnabas.net.protocol.event_messages import ClusterEvent, EventsRequest, EventsResponse
+from barnabas.net.wire.protocol import requests, responses
+from barnabas.net.wire.protocol.event_messages import ClusterEvent, EventsRequest, EventsResponse
 
 EVENTS = "/v3/clusters/c1/events"
 HttpClient = TestClient[Any, Any]

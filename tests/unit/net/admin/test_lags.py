@@ -11,8 +11,12 @@ from barnabas.net.admin.frame import lags
 from barnabas.net.admin.frame.lags import LaggingGroup, LagsOfGroups, lags_of_groups
 from barnabas.net.broker.monitoring.group_lags import reading_of
 from barnabas.net.broker.monitoring.lag_history import GroupReading
-from barnabas.net.protocol.group_responses import DescribeGroupResponse, OffsetFetchResponse, UnreadPartitionResponse
-from barnabas.net.protocol.requests import DescribeGroupRequest
+from barnabas.net.wire.protocol.group_responses import (
+    DescribeGroupResponse,
+    OffsetFetchResponse,
+    UnreadPartitionResponse,
+)
+from barnabas.net.wire.protocol.requests import DescribeGroupRequest
 
 CALL: Any = cast(Any, None)
 FOUND: Any = ["a group and its lags"]

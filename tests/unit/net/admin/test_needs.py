@@ -19,7 +19,7 @@ from barnabas.log.vocabulary.group_messages import UndoneOffset, UndoOffsetReset
 from barnabas.net.admin.app import ROUTES, build_app
 from barnabas.net.admin.frame.call import Route
 from barnabas.net.client.positions.pipeline_reports import PIPELINES_TOPIC
-from barnabas.net.protocol.requests import UndoOffsetResetRequest
+from barnabas.net.wire.protocol.requests import UndoOffsetResetRequest
 
 HttpClient = TestClient[Any, Any]
 DOCUMENT = Path(__file__).parents[4] / "docs/security.md"

@@ -17,8 +17,8 @@ from barnabas.log.vocabulary.cluster_changes import (
     UnregisterBrokerRequest,
 )
 from barnabas.net.admin.app import build_app
-from barnabas.net.protocol import requests, responses
-from barnabas.net.protocol.user_messages import DescribeUsersRequest, DescribeUsersResponse, UserDescription
+from barnabas.net.wire.protocol import requests, responses
+from barnabas.net.wire.protocol.user_messages import DescribeUsersRequest, DescribeUsersResponse, UserDescription
 
 CLUSTER = "/v3/clusters/c1"
 BROKER = f"{CLUSTER}/brokers/1"

@@ -19,13 +19,13 @@ from barnabas.log.vocabulary.access.quotas import EntityQuotas, QuotaEntity
 from barnabas.log.vocabulary.cluster_changes import AlterQuotasRequest, CreateAclsRequest, DeleteAclsRequest
 from barnabas.log.vocabulary.group_messages import UndoneOffset, UndoOffsetResetResponse
 from barnabas.log.vocabulary.share.messages import SHARE_PROTOCOL, SharePartitionView
-from barnabas.net.access.access import AccessControl
-from barnabas.net.access.authorizer import AccessRules
 from barnabas.net.admin.app import ROUTES, build_app
 from barnabas.net.admin.frame.permissions import NEEDS
 from barnabas.net.admin.routes.record_reading import TAILS_AT_ONCE
-from barnabas.net.protocol.group_responses import DescribeGroupResponse, LagPoint, ListedGroup, ListGroupsResponse
-from barnabas.net.protocol.requests import (
+from barnabas.net.server.access.access import AccessControl
+from barnabas.net.server.access.authorizer import AccessRules
+from barnabas.net.wire.protocol.group_responses import DescribeGroupResponse, LagPoint, ListedGroup, ListGroupsResponse
+from barnabas.net.wire.protocol.requests import (
     DescribeGroupRequest,
     ListGroupsRequest,
     ProduceRequest,

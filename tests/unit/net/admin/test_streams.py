@@ -22,8 +22,8 @@ from barnabas.net.admin.frame.documents import MAX_DEPTH, Documents
 from barnabas.net.admin.frame.errors import ApiError
 from barnabas.net.admin.routes import record_reading
 from barnabas.net.client.serde.framing import framed
-from barnabas.net.protocol import requests, responses
 from barnabas.net.server.dispatcher import Reply
+from barnabas.net.wire.protocol import requests, responses
 
 RECORDS = "/v3/clusters/c1/topics/t/records"
 TAIL = "/v3/clusters/c1/topics/t/partitions/0/records"

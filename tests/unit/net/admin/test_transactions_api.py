@@ -10,8 +10,8 @@ from unit.net.admin.fake_broker import FakeBroker
 
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.admin.app import build_app
-from barnabas.net.protocol import responses
-from barnabas.net.protocol.transaction_operations import (
+from barnabas.net.wire.protocol import responses
+from barnabas.net.wire.protocol.transaction_operations import (
     AbortHangingRequest,
     AbortTransactionRequest,
     ListedTransaction,

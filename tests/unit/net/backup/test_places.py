@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from barnabas.log.vocabulary.group_messages import PartitionOffset
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.backup.contents import Contents, GroupContents
-from barnabas.net.backup.places import Place, Places
+from barnabas.net.programs.backup.contents import Contents, GroupContents
+from barnabas.net.programs.backup.places import Place, Places
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -12,8 +12,9 @@ import pytest
 from barnabas.log.format.record_batch import patch
 from barnabas.log.format.record_codec import ProducerFields, encode_marker
 from barnabas.log.records.codec import encode
-from barnabas.net.backup import segments
-from barnabas.net.backup.contents import (
+from barnabas.net.client.consumer.range_reader import Chunk
+from barnabas.net.programs.backup import segments
+from barnabas.net.programs.backup.contents import (
     BACKUP_NAME,
     PROGRESS_NAME,
     BackupError,
@@ -27,9 +28,8 @@ from barnabas.net.backup.contents import (
     read_sealed,
     write_sealed,
 )
-from barnabas.net.backup.restoring import Restoring, RestoringConfig
-from barnabas.net.backup.segments import PartitionWriter, read_batches
-from barnabas.net.client.consumer.range_reader import Chunk
+from barnabas.net.programs.backup.restoring import Restoring, RestoringConfig
+from barnabas.net.programs.backup.segments import PartitionWriter, read_batches
 
 NOTHING = PartitionContents()
 

@@ -35,11 +35,20 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.events import EventPage
 from barnabas.net.client.admin.transactions import TransactionDescription
 from barnabas.net.client.connection.records import OffsetAndTimestamp
-from barnabas.net.protocol import group_responses, responses
-from barnabas.net.protocol.lag import Lag
-from barnabas.net.protocol.requests import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, DeleteOffsetsRequest, UnreadRequest
-from barnabas.net.protocol.transaction_operations import ListedTransaction, ListTransactionsResponse, OpenTransaction
 from barnabas.net.wire.greeting import Greeting
+from barnabas.net.wire.protocol import group_responses, responses
+from barnabas.net.wire.protocol.lag import Lag
+from barnabas.net.wire.protocol.requests import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    DeleteOffsetsRequest,
+    UnreadRequest,
+)
+from barnabas.net.wire.protocol.transaction_operations import (
+    ListedTransaction,
+    ListTransactionsResponse,
+    OpenTransaction,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

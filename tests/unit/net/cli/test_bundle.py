@@ -11,7 +11,7 @@ from barnabas.log.vocabulary.errors import InvalidConfigError
 from barnabas.net.cli.bundle.archive import MAX_BYTES, MAX_PART_BYTES, Archive
 from barnabas.net.cli.bundle.gathering import Gathering
 from barnabas.net.cli.bundle.secrets import REMOVED, clean_text, without_secrets
-from barnabas.net.protocol.group_responses import ListedGroup
+from barnabas.net.wire.protocol.group_responses import ListedGroup
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.cli.main import NOUNS, SHARED_OPTIONS
-from barnabas.net.protocol.responses import IgnoredSetting, PartitionMove, StorageFolder, TroubledFolder
 from barnabas.net.wire.greeting import Greeting
+from barnabas.net.wire.protocol.responses import IgnoredSetting, PartitionMove, StorageFolder, TroubledFolder
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

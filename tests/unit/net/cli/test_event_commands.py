@@ -9,7 +9,7 @@ from unit.net.cli.fake_cluster import FakeCluster
 
 from barnabas.log.vocabulary.errors import BrokerNotAvailableError, ClusterAuthorizationError
 from barnabas.net.client.admin.events import EventPage, SeenEvent
-from barnabas.net.protocol.event_messages import ClusterEvent
+from barnabas.net.wire.protocol.event_messages import ClusterEvent
 
 EVENT = ClusterEvent(
     number=1, at_ms=1_795_467_589_105, kind="config", name="configured", fields={"topic": "t", "value": "a b=\x1b[2J"},

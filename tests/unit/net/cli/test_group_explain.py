@@ -7,7 +7,7 @@ import pytest
 from barnabas.consumer_groups.model.rebalance_causes import RebalanceCause
 from barnabas.log.vocabulary.group_messages import OwnerChange, RebalanceEvent, RebalanceReason, UnownedPartition
 from barnabas.net.cli.verbs.group_explain import MOVES_TOLD, NEWEST_TOLD, story
-from barnabas.net.protocol import group_responses
+from barnabas.net.wire.protocol import group_responses
 
 from .fake_cluster import FakeCluster
 from .test_commands import P0, rows

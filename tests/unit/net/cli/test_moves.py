@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError
 import pytest
 
 from barnabas.net.cli.verbs.partitions import Progress, bytes_per_second
-from barnabas.net.protocol.responses import CatchingUp, PartitionMove
+from barnabas.net.wire.protocol.responses import CatchingUp, PartitionMove
 
 
 @pytest.mark.parametrize(

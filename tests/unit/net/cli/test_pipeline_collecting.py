@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from barnabas.net.cli.pipeline.collecting import Collecting
-from barnabas.net.pipeline.files import read_pipeline
+from barnabas.net.programs.pipeline.files import read_pipeline
 
 TEXT = 'name = "p"\n[source]\ntopics = ["t"]\nvalue = { format = "text" }\n[sink]\nconsole = true\n'
 

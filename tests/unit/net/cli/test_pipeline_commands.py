@@ -9,8 +9,8 @@ from unit.net.cli.fake_cluster import FakeCluster
 
 from barnabas.net.cli.pipeline.checks import located
 from barnabas.net.client.connection.errors import NoBrokersAvailableError
-from barnabas.net.pipeline.files import read_pipeline
-from barnabas.net.pipeline.state import RunProgress, RunState, StateFolder
+from barnabas.net.programs.pipeline.files import read_pipeline
+from barnabas.net.programs.pipeline.state import RunProgress, RunState, StateFolder
 
 TEXT = 'name = "p"\n[source]\ntopics = ["t"]\nvalue = { format = "text" }\n[sink]\nconsole = true\n'
 

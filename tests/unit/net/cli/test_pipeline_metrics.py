@@ -8,8 +8,8 @@ import pytest
 
 from barnabas.net.cli.frame.exit_codes import CommandError
 from barnabas.net.cli.pipeline.metrics_server import pipeline_metrics, served
-from barnabas.net.pipeline.files import PipelineFile, read_pipeline
-from barnabas.net.pipeline.state import RunProgress
+from barnabas.net.programs.pipeline.files import PipelineFile, read_pipeline
+from barnabas.net.programs.pipeline.state import RunProgress
 
 TEXT = 'name = "p"\n[source]\ntopics = ["t"]\nvalue = { format = "text" }\n[sink]\nconsole = true\n'
 

@@ -15,7 +15,7 @@ from barnabas.net.client.positions.pipeline_reports import (
     read_report,
 )
 from barnabas.net.client.positions.reports import encoded_report
-from barnabas.net.pipeline.state import RunProgress, RunState, StateFolder
+from barnabas.net.programs.pipeline.state import RunProgress, RunState, StateFolder
 
 RUNNING = RunState(state="running", restarts=1, since_ms=5, last_error="e" * 2_000)
 

@@ -12,7 +12,7 @@ import pytest
 from unit.net.test_tls_contexts import handshake
 
 from barnabas.log.disk.secret_files import write_secret
-from barnabas.net.certificates import client_certificate, read_authority
+from barnabas.net.base.local.certificates import client_certificate, read_authority
 
 
 def rows(run: Any, *files: Path) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from unit.net.cli.fake_cluster import FakeCluster
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.transactions import TransactionDescription, TransactionPartition
-from barnabas.net.protocol.transaction_operations import DescribeTransactionResponse
+from barnabas.net.wire.protocol.transaction_operations import DescribeTransactionResponse
 
 
 def test_list_shows_a_table_and_passes_the_filters_on(run: Any, cluster: FakeCluster) -> None:

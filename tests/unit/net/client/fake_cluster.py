@@ -22,11 +22,11 @@ from barnabas.log.vocabulary.group_messages import CommittedOffset, PartitionOut
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.client import Client
 from barnabas.net.client.connection.errors import BufferExhaustedError
-from barnabas.net.protocol import group_responses as g
-from barnabas.net.protocol import requests as q
-from barnabas.net.protocol import responses as r
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.apis import key_of
+from barnabas.net.wire.protocol import group_responses as g
+from barnabas.net.wire.protocol import requests as q
+from barnabas.net.wire.protocol import responses as r
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.apis import key_of
 
 HANG = object()
 BOOTSTRAP = ("fake", 9000)

@@ -18,12 +18,12 @@ from barnabas.consumer_groups.slot_coordinator import SlotCoordinator
 from barnabas.consumer_groups.transactions.settings import TransactionSettings
 from barnabas.kraft.group_state.group_slots import slot_of
 from barnabas.log.vocabulary.errors import BarnabasError, NotCoordinatorError
+from barnabas.net.base.settings.group_config import GroupTimes
 from barnabas.net.handlers.own.classic_groups import ClassicGroupHandlers
 from barnabas.net.handlers.own.groups import GroupHandlers
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.responses import ErrorResponse
 from barnabas.net.server.memory_budget import MemoryBudget
-from barnabas.net.settings.group_config import GroupTimes
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.responses import ErrorResponse
 
 CONTEXT: Any = SimpleNamespace(client_id="", client_host="127.0.0.1")
 

@@ -23,10 +23,10 @@ from barnabas.log.vocabulary.transaction_messages import (
     PrepareTransactionRequest,
     TransactionTopic,
 )
-from barnabas.net.protocol import requests as q
-from barnabas.net.protocol import responses as r
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.transaction_operations import (
+from barnabas.net.wire.protocol import requests as q
+from barnabas.net.wire.protocol import responses as r
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.transaction_operations import (
     DescribeTransactionRequest,
     DescribeTransactionResponse,
     ListedTransaction,

@@ -11,10 +11,10 @@ from barnabas.log.vocabulary.group_messages import PartitionOutcome
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin, _resource_type_of
 from barnabas.net.client.connection.errors import InvalidConfigError, PartitionGoneError, UnknownTopicOrPartitionError
-from barnabas.net.protocol import group_responses as g
-from barnabas.net.protocol import requests as q
-from barnabas.net.protocol import responses as r
-from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol import group_responses as g
+from barnabas.net.wire.protocol import requests as q
+from barnabas.net.wire.protocol import responses as r
+from barnabas.net.wire.protocol.api_keys import ApiKey
 
 
 def unknown(node_id: int, request: q.DeleteTopicRequest) -> r.ErrorResponse:

@@ -12,9 +12,9 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.errors import InvalidConfigError
 from barnabas.net.client.producer.batch_growth import BUSY_REQUESTS, BatchGrowth
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.protocol import responses as r
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.requests import ProduceRequest
+from barnabas.net.wire.protocol import responses as r
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.requests import ProduceRequest
 
 T0 = TopicPartition("t", 0)
 ANSWER_S = 0.01  # of a broker that is slow enough for batches to pile up

@@ -9,7 +9,7 @@ from unit.net.client.fake_cluster import FakeCluster
 from unit.net.client.virtual_time import run
 
 from barnabas.log.vocabulary.errors import NetworkError
-from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.api_keys import ApiKey
 
 
 def test_a_refresh_that_fails_when_nobody_waits_any_more_is_no_bug() -> None:

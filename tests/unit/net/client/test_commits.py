@@ -22,9 +22,9 @@ from barnabas.net.client.connection.errors import (
     RequestTimedOutError,
 )
 from barnabas.net.client.consumer.consumer import Consumer
-from barnabas.net.protocol import group_responses as g
-from barnabas.net.protocol import requests as q
-from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol import group_responses as g
+from barnabas.net.wire.protocol import requests as q
+from barnabas.net.wire.protocol.api_keys import ApiKey
 
 
 @asynccontextmanager

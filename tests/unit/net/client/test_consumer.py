@@ -29,9 +29,9 @@ from barnabas.net.client.connection.errors import (
 )
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.protocol import responses as r
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.requests import FetchRequest
+from barnabas.net.wire.protocol import responses as r
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.requests import FetchRequest
 
 
 def test_all_three_ways_to_read() -> None:

@@ -13,8 +13,8 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.errors import (
     NotAssignedError,
 )
-from barnabas.net.protocol import responses as r
-from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol import responses as r
+from barnabas.net.wire.protocol.api_keys import ApiKey
 
 
 class Coordinator:

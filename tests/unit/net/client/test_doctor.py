@@ -11,9 +11,9 @@ from barnabas.log.vocabulary.quorum import Stranger
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.doctor import Picture, TopicLimits, diagnose, without_newcomers
 from barnabas.net.client.admin.finding import Weight
-from barnabas.net.protocol.group_responses import DescribeGroupResponse, GroupMember, UnreadPartitionResponse
-from barnabas.net.protocol.lag import lag_behind
-from barnabas.net.protocol.responses import (
+from barnabas.net.wire.protocol.group_responses import DescribeGroupResponse, GroupMember, UnreadPartitionResponse
+from barnabas.net.wire.protocol.lag import lag_behind
+from barnabas.net.wire.protocol.responses import (
     ClusterBroker,
     DescribeClusterResponse,
     DescribeQuorumResponse,
@@ -25,7 +25,7 @@ from barnabas.net.protocol.responses import (
     StorageFolder,
     TopicMetadata,
 )
-from barnabas.net.protocol.transaction_operations import ListedTransaction
+from barnabas.net.wire.protocol.transaction_operations import ListedTransaction
 
 BROKERS = tuple(
     ClusterBroker(

@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 from unit.net.client.test_doctor import BROKERS, HEALTHY, partition, topic
 
-from barnabas.net.base.producer_samples import EVERY, MAX_CLIENTS, WINDOW_S, ProducerSamples
+from barnabas.net.base.figures.producer_samples import EVERY, MAX_CLIENTS, WINDOW_S, ProducerSamples
 from barnabas.net.client.admin.doctor_figures import BrokerLook, of_figures, slow_followers
 from barnabas.net.client.admin.finding import Weight
-from barnabas.net.protocol.broker_figures import (
+from barnabas.net.wire.protocol.broker_figures import (
     CertificateEnd,
     ClientSoftware,
     DescribeBrokerResponse,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
 from barnabas.net.client.admin.events import Cursor, EventPage, cursor_of, merged
-from barnabas.net.protocol.event_messages import ClusterEvent, EventsResponse
+from barnabas.net.wire.protocol.event_messages import ClusterEvent, EventsResponse
 
 
 def committed(number: int, offset: int, at_ms: int, *, index: int = 0, is_late: bool = False) -> ClusterEvent:

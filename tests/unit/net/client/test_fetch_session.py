@@ -16,7 +16,7 @@ from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.positions import fetch_session
 from barnabas.net.client.positions.fetch_session import ClientFetchSession
 from barnabas.net.client.positions.partition_state import PartitionState
-from barnabas.net.protocol.requests import LAST_EPOCH, SESSION_ERRORS, FetchRequest
+from barnabas.net.wire.protocol.requests import LAST_EPOCH, SESSION_ERRORS, FetchRequest
 
 MANY = 200
 IDLE_MS = 3_000  # several fetches

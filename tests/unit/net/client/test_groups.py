@@ -23,8 +23,8 @@ from barnabas.net.client.connection.errors import (
 from barnabas.net.client.connection.records import OffsetAndMetadata
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.group.assignors import MemberSubscription
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.responses import ErrorResponse
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.responses import ErrorResponse
 
 KINDS = [
     {},

@@ -29,8 +29,8 @@ from barnabas.net.client.producer.idempotence import MAX_EPOCH, MAX_IN_FLIGHT, I
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.client.producer.producer_config import idempotence_of
 from barnabas.net.client.producer.record_accumulator import Batch
-from barnabas.net.protocol import responses as r
-from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol import responses as r
+from barnabas.net.wire.protocol.api_keys import ApiKey
 
 T0 = TopicPartition("t", 0)
 MAX_BATCH_BYTES = 300

@@ -14,7 +14,7 @@ from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.processing.lanes import Lanes
 from barnabas.net.client.processing.options import options_of
 from barnabas.net.client.processing.process_each import process_each
-from barnabas.net.protocol.requests import OffsetCommitRequest
+from barnabas.net.wire.protocol.requests import OffsetCommitRequest
 
 T0 = TopicPartition("t", 0)
 

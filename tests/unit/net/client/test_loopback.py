@@ -25,12 +25,12 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection import errors as client_errors
 from barnabas.net.client.connection.errors import ClientClosedError, GroupIdNotFoundError, UnknownTopicOrPartitionError
-from barnabas.net.protocol import group_responses as g
-from barnabas.net.protocol import requests as q
-from barnabas.net.protocol import responses as r
-from barnabas.net.protocol.api_keys import ApiKey
 from barnabas.net.server.dispatcher import Dispatcher
 from barnabas.net.server.server import Server
+from barnabas.net.wire.protocol import group_responses as g
+from barnabas.net.wire.protocol import requests as q
+from barnabas.net.wire.protocol import responses as r
+from barnabas.net.wire.protocol.api_keys import ApiKey
 from barnabas.net.wire.tcp import TcpNetwork
 
 T0 = TopicPartition("t", 0)

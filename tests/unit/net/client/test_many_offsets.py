@@ -9,9 +9,9 @@ from barnabas.net.base.limits import MAX_DATA_ITEMS, OFFSETS_PER_REQUEST
 from barnabas.net.client.admin.group_members import delete_offsets
 from barnabas.net.client.connection.records import OffsetAndMetadata
 from barnabas.net.client.group.group_offsets import commit_once
-from barnabas.net.protocol.apis import key_of, max_items
-from barnabas.net.protocol.group_responses import OffsetCommitResponse
-from barnabas.net.protocol.requests import DeleteOffsetsRequest, OffsetCommitRequest, ResetOffsetsRequest
+from barnabas.net.wire.protocol.apis import key_of, max_items
+from barnabas.net.wire.protocol.group_responses import OffsetCommitResponse
+from barnabas.net.wire.protocol.requests import DeleteOffsetsRequest, OffsetCommitRequest, ResetOffsetsRequest
 
 MANY = 2 * OFFSETS_PER_REQUEST + 1
 

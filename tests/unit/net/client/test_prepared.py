@@ -15,7 +15,7 @@ from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.errors import NetworkError, TransactionAbortedError, TransactionStateError
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.client.transactions.prepared import PreparedTransaction, end_prepared
-from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.api_keys import ApiKey
 
 
 class World:

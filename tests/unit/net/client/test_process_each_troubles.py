@@ -15,8 +15,8 @@ from barnabas.log.vocabulary.errors import BarnabasError, NotCoordinatorError
 from barnabas.net.client.connection.errors import HandlerFailedError
 from barnabas.net.client.connection.records import ConsumerRecord
 from barnabas.net.client.processing.process_each import Processed, process_each
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.responses import ErrorResponse
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.responses import ErrorResponse
 
 
 class Outcome(BaseException):

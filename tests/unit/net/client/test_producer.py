@@ -24,9 +24,9 @@ from barnabas.net.client.connection.errors import (
 )
 from barnabas.net.client.producer.handles import extents
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.protocol import responses as r
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.requests import ProduceRequest
+from barnabas.net.wire.protocol import responses as r
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.requests import ProduceRequest
 
 T0 = TopicPartition("t", 0)
 

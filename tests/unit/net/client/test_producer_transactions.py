@@ -19,7 +19,7 @@ from barnabas.net.client.connection.errors import (
     TransactionTimedOutError,
 )
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.api_keys import ApiKey
 
 
 def world(**options: Any) -> tuple[FakeCluster, FakeTransactions, Producer]:

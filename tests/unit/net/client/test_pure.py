@@ -21,7 +21,7 @@ from barnabas.net.client.group.group_membership import GroupMembership, State, V
 from barnabas.net.client.group.ownership import Subscription
 from barnabas.net.client.producer.partitioner import next_sticky, partition_of_key
 from barnabas.net.client.producer.record_accumulator import Batch, PartitionQueue
-from barnabas.net.protocol import responses as r
+from barnabas.net.wire.protocol import responses as r
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 

@@ -14,8 +14,8 @@ from barnabas.net.client.connection.client import Client
 from barnabas.net.client.connection.errors import PartitionGoneError
 from barnabas.net.client.consumer.end_watch import EndWatch
 from barnabas.net.client.consumer.range_reader import RangeReader, batches_of
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.requests import FetchRequest
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.requests import FetchRequest
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -19,7 +19,7 @@ from barnabas.net.client.connection.errors import InvalidConfigError
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.consumer.range_reader import batches_of
 from barnabas.net.client.positions.partition_state import PartitionState
-from barnabas.net.protocol.requests import FetchRequest, ListOffsetsRequest
+from barnabas.net.wire.protocol.requests import FetchRequest, ListOffsetsRequest
 
 T0 = TopicPartition("t", 0)
 # Offsets: 0 plain, 1-2 of 7, 3 of 8, 4 abort of 7, 5 of 7, 6 commit of 8, 7 commit of 7, 8 plain

@@ -12,9 +12,9 @@ from unit.net.client.virtual_time import run
 from barnabas.log.vocabulary.errors import ErrorCode, NetworkError
 from barnabas.net.client.consumer.range_reader import RangeReader
 from barnabas.net.client.consumer.read_replicas import AVOIDED_MS
-from barnabas.net.protocol import responses as r
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.requests import FetchRequest
+from barnabas.net.wire.protocol import responses as r
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.requests import FetchRequest
 
 REPLICA = 1
 

@@ -16,10 +16,10 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.client import inside_of
 from barnabas.net.client.connection.errors import PartitionGoneError, TopicRecreatedError
 from barnabas.net.client.connection.metadata import MAX_FIRST_IDS, MetadataCache
-from barnabas.net.protocol import group_responses as g
-from barnabas.net.protocol import responses as r
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.requests import OffsetCommitRequest
+from barnabas.net.wire.protocol import group_responses as g
+from barnabas.net.wire.protocol import responses as r
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.requests import OffsetCommitRequest
 
 P0 = TopicPartition("t", 0)
 

@@ -28,9 +28,9 @@ from barnabas.net.client.connection.loop_thread import loop_thread
 from barnabas.net.client.producer import departures
 from barnabas.net.client.producer.departures import THREADS_LINGER_MS
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.protocol import responses as r
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.requests import ProduceRequest
+from barnabas.net.wire.protocol import responses as r
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.requests import ProduceRequest
 
 LIMIT_S = 60.0  # of a wait that should be short
 TURNS = 50

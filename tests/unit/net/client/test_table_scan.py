@@ -10,8 +10,8 @@ from barnabas.net.client.arrow.tables import BatchBuilder
 from barnabas.net.client.connection.errors import InvalidRequestError, OffsetOutOfRangeError, UnreadableBatchError
 from barnabas.net.client.consumer.table_range import Position, TableQuery
 from barnabas.net.client.consumer.table_scan import TopicScan
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.responses import FetchPartitionResponse, FetchResponse
 
 
 async def scanned(cluster: FakeCluster, query: TableQuery) -> list[tuple[int, int]]:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from barnabas.net.collect.following import MAX_FILES, Following, Seen, TooManyFilesToFollowError, stream_of
-from barnabas.net.collect.positions import FileId, Head, Position
+from barnabas.net.programs.collect.following import MAX_FILES, Following, Seen, TooManyFilesToFollowError, stream_of
+from barnabas.net.programs.collect.positions import FileId, Head, Position
 
 LOG, OLD = "/logs/a.log", "/logs/a.log.1"
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.log.vocabulary.errors import InvalidRegularExpressionError
-from barnabas.net.collect.line_patterns import first_lines
-from barnabas.net.collect.lines import MAX_LINES_OF_A_RECORD, RecordSplitter
+from barnabas.net.programs.collect.line_patterns import first_lines
+from barnabas.net.programs.collect.lines import MAX_LINES_OF_A_RECORD, RecordSplitter
 
 PIECES = st.lists(st.text("ab #\r\n", max_size=12).map(str.encode), max_size=12)
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from barnabas.net.collect.parsers import PARSERS, _access_time, access_log, json_lines, syslog
+from barnabas.net.programs.collect.parsers import PARSERS, _access_time, access_log, json_lines, syslog
 
 NOW = datetime(2026, 1, 2, 12, 0, tzinfo=timezone(timedelta(hours=2)))
 

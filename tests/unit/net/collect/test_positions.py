@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.net.collect.folders import look
-from barnabas.net.collect.positions import (
+from barnabas.net.programs.collect.folders import look
+from barnabas.net.programs.collect.positions import (
     FileId,
     Head,
     Position,
@@ -15,7 +15,7 @@ from barnabas.net.collect.positions import (
     positions_of,
     value_of,
 )
-from barnabas.net.copying.kept_positions import owner_key, owner_of
+from barnabas.net.programs.copying.kept_positions import owner_key, owner_of
 
 HEAD = Head.of(b"first bytes")
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.net.collect.folders import look
-from barnabas.net.collect.following import Followed, Following
-from barnabas.net.collect.line_patterns import first_lines
-from barnabas.net.collect.lines import RecordSplitter
-from barnabas.net.collect.positions import MAX_HEAD_BYTES
-from barnabas.net.collect.reading import CHUNK_BYTES, QUIET_S, ROUND_BYTES, FileReading
+from barnabas.net.programs.collect.folders import look
+from barnabas.net.programs.collect.following import Followed, Following
+from barnabas.net.programs.collect.line_patterns import first_lines
+from barnabas.net.programs.collect.lines import RecordSplitter
+from barnabas.net.programs.collect.positions import MAX_HEAD_BYTES
+from barnabas.net.programs.collect.reading import CHUNK_BYTES, QUIET_S, ROUND_BYTES, FileReading
 
 HEAD = b"#Fields: " + b"x" * MAX_HEAD_BYTES + b"\n"
 

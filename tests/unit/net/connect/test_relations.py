@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.net.connect.relations.relation import (
+from barnabas.net.programs.connect.relations.relation import (
     Between,
     Place,
     Reached,

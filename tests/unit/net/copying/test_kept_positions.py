@@ -15,8 +15,8 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.net.client.connection.errors import TransactionAbortedError
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.copying.kept_positions import KeptPositions, PositionsLostError, ReplacedError, owner_key
-from barnabas.net.copying.sessions import run_sessions
+from barnabas.net.programs.copying.kept_positions import KeptPositions, PositionsLostError, ReplacedError, owner_key
+from barnabas.net.programs.copying.sessions import run_sessions
 from barnabas.testing import Cluster
 
 logger = logging.getLogger("barnabas.mirror")

@@ -33,10 +33,10 @@ from barnabas.kraft.metadata.records import (
 from barnabas.kraft.metadata.replay import replay
 from barnabas.kraft.node.metadata_node import MetadataPublication
 from barnabas.kraft.quorum.quorum import Leadership
-from barnabas.net.events.committed import MAX_COMMANDS, SHOWN_PER_COMMAND, CommittedEvents
-from barnabas.net.events.event_log import SUPPRESSED, EventLog
-from barnabas.net.events.state_changes import HIDDEN, Tally, decisions, own_roles
-from barnabas.net.protocol.event_messages import ClusterEvent
+from barnabas.net.metadata.events.committed import MAX_COMMANDS, SHOWN_PER_COMMAND, CommittedEvents
+from barnabas.net.metadata.events.event_log import SUPPRESSED, EventLog
+from barnabas.net.metadata.events.state_changes import HIDDEN, Tally, decisions, own_roles
+from barnabas.net.wire.protocol.event_messages import ClusterEvent
 
 ID = "a" * 32
 Command = tuple[Record, ...]

@@ -8,9 +8,9 @@ from barnabas.log.disk.files import AppendFile, RealFiles
 from barnabas.log.vocabulary.errors import DiskFullError
 from barnabas.log.vocabulary.message import decode, encode
 from barnabas.net.base.clock import SystemClock
-from barnabas.net.events.event_file import FILE_NAME, EventFile
-from barnabas.net.events.event_log import EventLog
-from barnabas.net.protocol.event_messages import EventKind, EventsRequest, EventsResponse
+from barnabas.net.metadata.events.event_file import FILE_NAME, EventFile
+from barnabas.net.metadata.events.event_log import EventLog
+from barnabas.net.wire.protocol.event_messages import EventKind, EventsRequest, EventsResponse
 
 LIMIT_S = 30.0
 MAX_WAITING = 7

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.net.events.event_log import (
+from barnabas.net.metadata.events.event_log import (
     BURST,
     CAUSED_BY_CLIENTS,
     MAX_READERS,
@@ -17,8 +17,8 @@ from barnabas.net.events.event_log import (
     CommittedAt,
     EventLog,
 )
-from barnabas.net.events.event_ring import MAX_EVENTS
-from barnabas.net.protocol.event_messages import NEWEST, ClusterEvent, EventKind, EventsRequest, EventsResponse
+from barnabas.net.metadata.events.event_ring import MAX_EVENTS
+from barnabas.net.wire.protocol.event_messages import NEWEST, ClusterEvent, EventKind, EventsRequest, EventsResponse
 
 
 class Time:

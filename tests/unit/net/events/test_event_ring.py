@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.net.events.event_ring import EventRate, EventRing, size_of
-from barnabas.net.protocol.event_messages import ClusterEvent
+from barnabas.net.metadata.events.event_ring import EventRate, EventRing, size_of
+from barnabas.net.wire.protocol.event_messages import ClusterEvent
 
 
 def event(number: int, text: str = "") -> ClusterEvent:

@@ -21,24 +21,24 @@ from barnabas.log.replication.effects import FlushLog, ProposeIsr
 from barnabas.log.replication.partition import Partition
 from barnabas.log.replication.replica_manager import ReplicaManager
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.base.settings.config import load
 from barnabas.net.broker.logins import authenticator_of
 from barnabas.net.broker.transactions import BrokerTransactions
-from barnabas.net.events.event_log import EventLog
-from barnabas.net.groups.group_service import GroupService
-from barnabas.net.groups.slot_hosting import LoadedSlot, SlotHosting
+from barnabas.net.coordination.groups.group_service import GroupService
+from barnabas.net.coordination.groups.slot_hosting import LoadedSlot, SlotHosting
+from barnabas.net.coordination.shares.share_service import ShareService
 from barnabas.net.handlers.common.services import Services
 from barnabas.net.logs.flusher import Flusher
 from barnabas.net.logs.following.replication_throttle import ReplicationThrottle
 from barnabas.net.logs.log_service import LogService
 from barnabas.net.logs.replication_service import ReplicationService
 from barnabas.net.metadata.broker_to_controller import ControllerChannel
+from barnabas.net.metadata.events.event_log import EventLog
 from barnabas.net.metadata.metadata_service import MetadataService
 from barnabas.net.metadata.producer_ids import ProducerIds
-from barnabas.net.protocol.requests import FetchPartition, FetchRequest, ProducePartition, ProduceRequest, Request
-from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse, Response
-from barnabas.net.settings.config import load
-from barnabas.net.shares.share_service import ShareService
 from barnabas.net.testing.simulation.disk import SimulatedDisk
+from barnabas.net.wire.protocol.requests import FetchPartition, FetchRequest, ProducePartition, ProduceRequest, Request
+from barnabas.net.wire.protocol.responses import FetchPartitionResponse, FetchResponse, Response
 
 EPOCH = 100  # of this broker's registration; node n has 100 + n
 

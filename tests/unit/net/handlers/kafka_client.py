@@ -6,11 +6,11 @@ from typing import Any
 
 from unit.net.shell_world import Client
 
-from barnabas.net.protocol.kafka.apis import SERVED, is_flexible
-from barnabas.net.protocol.kafka.codec import KafkaCodec
-from barnabas.net.protocol.kafka.compiler import decoder, encoder
-from barnabas.net.protocol.kafka.message_classes import types_of
 from barnabas.net.server.dispatcher import Dispatcher
+from barnabas.net.wire.protocol.kafka.apis import SERVED, is_flexible
+from barnabas.net.wire.protocol.kafka.codec import KafkaCodec
+from barnabas.net.wire.protocol.kafka.compiler import decoder, encoder
+from barnabas.net.wire.protocol.kafka.message_classes import types_of
 
 CORRELATION_ID = 77
 SIZE_BYTES = 4

@@ -18,8 +18,8 @@ from barnabas.log.vocabulary.cluster_changes import CreateAclsRequest, DeleteAcl
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, SecurityDisabledError
 from barnabas.net.handlers.registry import build_handlers
 from barnabas.net.handlers.security.acls import AclHandlers
-from barnabas.net.protocol.requests import DescribeAclsRequest
 from barnabas.net.server.dispatcher import Dispatcher
+from barnabas.net.wire.protocol.requests import DescribeAclsRequest
 
 VERSIONS = range(1, 4)
 ALICE = Acl(kind=ResourceKind.TOPIC, name="orders", principal="User:alice", operation=Operation.READ)

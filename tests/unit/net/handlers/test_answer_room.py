@@ -15,9 +15,9 @@ from barnabas.log.vocabulary.errors import ErrorCode, InvalidRequestError, Reque
 from barnabas.log.vocabulary.group_messages import CommittedOffset
 from barnabas.net.handlers.common.answer_room import MAX_ANSWER_BYTES, OBJECTS_PER_BYTE, AnswerRoom, size_of_offsets
 from barnabas.net.handlers.kafka.configs import MAX_RESOURCES, KafkaConfigHandlers
-from barnabas.net.protocol.kafka.apis import KafkaApi
 from barnabas.net.server.dispatcher import Dispatcher, answering
 from barnabas.net.server.memory_budget import MemoryBudget
+from barnabas.net.wire.protocol.kafka.apis import KafkaApi
 
 UNKNOWN = next(name for name in map(str, range(1_000)) if slot_of(name) == slot_of(GROUP))
 OFFSET_FETCH, DESCRIBE_GROUPS, DESCRIBE_CONFIGS, CONSUMER_DESCRIBE = 9, 15, 32, 69

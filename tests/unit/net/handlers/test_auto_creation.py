@@ -15,9 +15,9 @@ from barnabas.net.handlers.own.auto_creation import (
     MAX_CREATIONS_AT_A_TIME,
 )
 from barnabas.net.handlers.own.metadata import KNOWN_WITHIN_MS, MAX_CREATED_PER_REQUEST, MetadataHandler
-from barnabas.net.protocol.requests import MetadataRequest
-from barnabas.net.protocol.responses import MetadataResponse
 from barnabas.net.server.dispatcher import answering
+from barnabas.net.wire.protocol.requests import MetadataRequest
+from barnabas.net.wire.protocol.responses import MetadataResponse
 
 
 def never_answers(world: HandlerWorld) -> None:

@@ -39,7 +39,7 @@ from barnabas.net.handlers.own.cluster import ClusterHandlers
 from barnabas.net.handlers.own.configs import ConfigHandlers
 from barnabas.net.handlers.own.topics import TopicHandlers
 from barnabas.net.handlers.own.voters import VoterHandlers
-from barnabas.net.protocol.requests import (
+from barnabas.net.wire.protocol.requests import (
     BrokerShutdownRequest,
     CreateTopicRequest,
     DeleteTopicRequest,
@@ -48,7 +48,7 @@ from barnabas.net.protocol.requests import (
     DescribeQuorumRequest,
     Request,
 )
-from barnabas.net.protocol.responses import EmptyResponse
+from barnabas.net.wire.protocol.responses import EmptyResponse
 
 T = topic("t", partition(0))
 TOPIC, BROKER = 2, 4

@@ -26,11 +26,11 @@ from barnabas.log.settings.table import ALL_TOPIC_KEYS, BROKER_KEYS
 from barnabas.log.settings.without_effect import BROKER_KEYS_WITHOUT_EFFECT
 from barnabas.log.vocabulary.cluster_changes import AlterConfigRequest, ConfigEntryChange
 from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.net.base.settings.config import load
 from barnabas.net.broker.core_settings import config_rules
 from barnabas.net.handlers.own.configs import ConfigHandlers
 from barnabas.net.handlers.own.topics import TopicHandlers
-from barnabas.net.protocol.requests import CreateTopicRequest
-from barnabas.net.settings.config import load
+from barnabas.net.wire.protocol.requests import CreateTopicRequest
 
 T = topic("t", partition(0))
 TOPIC, BROKER = 2, 4

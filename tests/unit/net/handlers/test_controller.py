@@ -12,8 +12,8 @@ from barnabas.kraft.node.metadata_feed import MetadataFeed
 from barnabas.log.vocabulary.errors import InvalidRequestError, NotControllerError
 from barnabas.log.vocabulary.quorum import CommittedCommand
 from barnabas.net.handlers.own.controller import ControllerHandlers
-from barnabas.net.protocol.requests import ControllerCallRequest, MetadataFeedRequest
-from barnabas.net.protocol.responses import MetadataFeedResponse
+from barnabas.net.wire.protocol.requests import ControllerCallRequest, MetadataFeedRequest
+from barnabas.net.wire.protocol.responses import MetadataFeedResponse
 
 REQUEST = DeleteTopic(name="t")
 

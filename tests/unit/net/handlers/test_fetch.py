@@ -12,8 +12,8 @@ from barnabas.log.format.record_codec import ProducerFields
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.handlers.records.fetch import FetchHandler
 from barnabas.net.handlers.records.produce import ProduceHandler
-from barnabas.net.protocol.requests import READ_COMMITTED, FetchPartition, FetchRequest
-from barnabas.net.protocol.responses import FetchResponse
+from barnabas.net.wire.protocol.requests import READ_COMMITTED, FetchPartition, FetchRequest
+from barnabas.net.wire.protocol.responses import FetchResponse
 
 ALONE = topic("t", *[partition(0, replicas=(0,)) for _ in range(3)])
 REPLICATED = topic("t", partition(0), partition(0))

@@ -12,7 +12,7 @@ from barnabas.log.replication.follower import FetchAnswer
 from barnabas.log.replication.following import MAX_SILENCE_MS
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.handlers.records.fetch import FetchHandler
-from barnabas.net.protocol.responses import FetchResponse
+from barnabas.net.wire.protocol.responses import FetchResponse
 
 IN_RACKS = (replace(broker(0), rack="a"), replace(broker(1), rack="b"), replace(broker(2), rack="b"))
 OF_THREE = topic("t", partition(0, replicas=(0, 1, 2)))

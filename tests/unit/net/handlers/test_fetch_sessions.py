@@ -25,9 +25,9 @@ from barnabas.net.handlers.records.fetch_sessions import (
     FetchSession,
     FetchSessions,
 )
-from barnabas.net.protocol.requests import LAST_EPOCH, FetchPartition, FetchRequest, ForgottenTopic
-from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse
-from barnabas.net.server.purgatory import StandingWatch
+from barnabas.net.logs.purgatory import StandingWatch
+from barnabas.net.wire.protocol.requests import LAST_EPOCH, FetchPartition, FetchRequest, ForgottenTopic
+from barnabas.net.wire.protocol.responses import FetchPartitionResponse, FetchResponse
 
 PARTITIONS = 5
 ALONE = topic("t", *[partition(0, replicas=(0,)) for _ in range(PARTITIONS)])

@@ -10,8 +10,8 @@ from unit.net.shell_world import Client, partition, simulated, topic
 from barnabas.log.vocabulary.errors import ErrorCode, FetchSessionIdNotFoundError
 from barnabas.net.handlers.records.fetch import FetchHandler
 from barnabas.net.handlers.records.fetch_sessions import MAX_LOOKS_AGAIN, FetchSession
-from barnabas.net.protocol.requests import FetchPartition, FetchRequest
-from barnabas.net.protocol.responses import FetchPartitionResponse, FetchResponse
+from barnabas.net.wire.protocol.requests import FetchPartition, FetchRequest
+from barnabas.net.wire.protocol.responses import FetchPartitionResponse, FetchResponse
 
 PARTITIONS = 5
 BROKER_EPOCH = 101  # of the follower, broker 1

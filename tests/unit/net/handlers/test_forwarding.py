@@ -14,11 +14,11 @@ from barnabas.kraft.metadata.requests import REQUESTS, ControllerRequest, Done
 from barnabas.log.vocabulary.access.scram import LoginSecret
 from barnabas.log.vocabulary.cluster_changes import FORWARDED, AlterUsersRequest, ForwardedRequest, Forwarding
 from barnabas.net.handlers.registry import build_handlers
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.apis import APIS, api_name
-from barnabas.net.protocol.msgpack import MsgpackCodec
-from barnabas.net.protocol.responses import EmptyResponse
 from barnabas.net.server.dispatcher import Dispatcher
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.apis import APIS, api_name
+from barnabas.net.wire.protocol.msgpack import MsgpackCodec
+from barnabas.net.wire.protocol.responses import EmptyResponse
 
 T = topic("t", partition(0))
 each = pytest.mark.parametrize("row", FORWARDED, ids=lambda row: row.request.__name__)

@@ -29,9 +29,9 @@ from barnabas.net.handlers.common.services import Services
 from barnabas.net.handlers.kafka.groups import KafkaGroupHandlers
 from barnabas.net.handlers.own.classic_groups import ClassicGroupHandlers
 from barnabas.net.handlers.own.groups import GroupHandlers
-from barnabas.net.protocol.kafka import bodies
-from barnabas.net.protocol.kafka.apis import KafkaRequest
-from barnabas.net.protocol.requests import OffsetCommitRequest
+from barnabas.net.wire.protocol.kafka import bodies
+from barnabas.net.wire.protocol.kafka.apis import KafkaRequest
+from barnabas.net.wire.protocol.requests import OffsetCommitRequest
 
 T = structs.replace(topic("t", partition(0)), topic_id="ab" * 16)
 HOST, CLIENT = "10.0.0.9", "tester"  # of the context that `ask` gives

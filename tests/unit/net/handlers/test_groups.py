@@ -26,7 +26,7 @@ from barnabas.log.vocabulary.group_messages import (
     TopicPartitions,
 )
 from barnabas.net.handlers.own.groups import GroupHandlers
-from barnabas.net.protocol.requests import (
+from barnabas.net.wire.protocol.requests import (
     DeleteGroupRequest,
     DescribeGroupRequest,
     FindCoordinatorRequest,
@@ -35,7 +35,7 @@ from barnabas.net.protocol.requests import (
     OffsetFetchRequest,
     ResetOffsetsRequest,
 )
-from barnabas.net.protocol.responses import EmptyResponse
+from barnabas.net.wire.protocol.responses import EmptyResponse
 
 GROUP = "g"
 SLOT = slot_of(GROUP)

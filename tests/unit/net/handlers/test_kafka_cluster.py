@@ -15,11 +15,11 @@ from barnabas.net.handlers.kafka.cluster import KafkaClusterHandlers
 from barnabas.net.handlers.kafka.quorum import KafkaQuorumHandlers
 from barnabas.net.handlers.own.voters import VoterHandlers
 from barnabas.net.logs.storage_service import DescribedFolder, StorageService
-from barnabas.net.protocol.kafka.apis import SERVED, KafkaRequest
-from barnabas.net.protocol.kafka.compiler import decoder, encoder
-from barnabas.net.protocol.kafka.message_classes import types_of
-from barnabas.net.protocol.kafka.metadata_api import listed_controller
-from barnabas.net.protocol.responses import StorageFolder
+from barnabas.net.wire.protocol.kafka.apis import SERVED, KafkaRequest
+from barnabas.net.wire.protocol.kafka.compiler import decoder, encoder
+from barnabas.net.wire.protocol.kafka.message_classes import types_of
+from barnabas.net.wire.protocol.kafka.metadata_api import listed_controller
+from barnabas.net.wire.protocol.responses import StorageFolder
 
 
 class Disks:

@@ -12,9 +12,9 @@ from barnabas.kraft.metadata.requests import AlterConfig, ConfigChange, ConfigOp
 from barnabas.log.settings.table import ALL_TOPIC_KEYS, BROKER_KEYS
 from barnabas.log.vocabulary.errors import ErrorCode, InvalidConfigError, InvalidRequestError, UnsupportedVersionError
 from barnabas.net.handlers.kafka.configs import MAX_RESOURCES, RESOURCES_ON_THE_LOOP, KafkaConfigHandlers
-from barnabas.net.protocol.kafka.apis import SERVED, KafkaApi, KafkaRequest
-from barnabas.net.protocol.kafka.compiler import decoder, encoder
-from barnabas.net.protocol.kafka.message_classes import types_of
+from barnabas.net.wire.protocol.kafka.apis import SERVED, KafkaApi, KafkaRequest
+from barnabas.net.wire.protocol.kafka.compiler import decoder, encoder
+from barnabas.net.wire.protocol.kafka.message_classes import types_of
 
 T = topic("t", partition(0))
 TOPIC, BROKER = 2, 4

@@ -13,10 +13,10 @@ from unit.net.shell_world import broker, image_of, partition, simulated, topic
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.handlers.kafka.fetch import FetchByTopicId
 from barnabas.net.handlers.records.fetch import FetchHandler
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.kafka.apis import KafkaApi
-from barnabas.net.protocol.requests import FetchPartition, FetchRequest
 from barnabas.net.server.dispatcher import Dispatcher
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.kafka.apis import KafkaApi
+from barnabas.net.wire.protocol.requests import FetchPartition, FetchRequest
 
 FETCH = 1
 OLD, NEW, NOBODY = "0a" * 16, "0b" * 16, "0c" * 16

@@ -13,11 +13,11 @@ from barnabas.net.handlers.kafka.groups import KafkaGroupHandlers
 from barnabas.net.handlers.kafka.offsets import KafkaOffsetHandlers
 from barnabas.net.handlers.own.classic_groups import ClassicGroupHandlers
 from barnabas.net.handlers.own.groups import GroupHandlers
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.kafka import bodies
-from barnabas.net.protocol.kafka.apis import KafkaRequest
-from barnabas.net.protocol.kafka.message_classes import types_of
 from barnabas.net.server.dispatcher import Dispatcher, answering
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.kafka import bodies
+from barnabas.net.wire.protocol.kafka.apis import KafkaRequest
+from barnabas.net.wire.protocol.kafka.message_classes import types_of
 
 from .kafka_client import KafkaClient, versions_of
 from .test_groups import GROUP, World

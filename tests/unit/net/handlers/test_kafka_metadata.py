@@ -13,13 +13,13 @@ from barnabas.kraft.metadata.image import SlotImage
 from barnabas.log.vocabulary.errors import ErrorCode, InvalidTopicError
 from barnabas.net.handlers.kafka.metadata import EncodedAnswers, KafkaMetadataHandler
 from barnabas.net.handlers.own.metadata import MetadataHandler
-from barnabas.net.protocol.codec import DecodedRequest
-from barnabas.net.protocol.kafka.apis import SERVED, KafkaResponse
-from barnabas.net.protocol.kafka.codec import KafkaCodec
-from barnabas.net.protocol.kafka.compiler import decoder
-from barnabas.net.protocol.kafka.message_classes import types_of
-from barnabas.net.protocol.kafka.metadata_api import metadata_request
-from barnabas.net.protocol.responses import ErrorResponse
+from barnabas.net.wire.protocol.codec import DecodedRequest
+from barnabas.net.wire.protocol.kafka.apis import SERVED, KafkaResponse
+from barnabas.net.wire.protocol.kafka.codec import KafkaCodec
+from barnabas.net.wire.protocol.kafka.compiler import decoder
+from barnabas.net.wire.protocol.kafka.message_classes import types_of
+from barnabas.net.wire.protocol.kafka.metadata_api import metadata_request
+from barnabas.net.wire.protocol.responses import ErrorResponse
 
 METADATA = 3
 ID = "ab" * 16

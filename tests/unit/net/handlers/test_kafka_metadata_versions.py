@@ -11,8 +11,8 @@ from unit.net.shell_world import broker, partition, simulated, topic
 from barnabas.kraft.metadata.requests import CreateTopic, TopicCreated
 from barnabas.log.vocabulary.errors import ErrorCode, InvalidRequestError, NotControllerError, TopicAlreadyExistsError
 from barnabas.net.handlers.registry import build_handlers
-from barnabas.net.protocol.kafka.metadata_api import metadata_request
 from barnabas.net.server.dispatcher import Dispatcher
+from barnabas.net.wire.protocol.kafka.metadata_api import metadata_request
 
 METADATA = 3
 T_ID, NOBODY = "0a" * 16, "0c" * 16

@@ -22,8 +22,8 @@ from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.handlers.kafka.partitions import PREFERRED, UNCLEAN, KafkaPartitionHandlers
 from barnabas.net.handlers.own.offsets import OffsetHandlers
 from barnabas.net.handlers.own.topics import TopicHandlers
-from barnabas.net.protocol.kafka.apis import KafkaApi
 from barnabas.net.server.dispatcher import Dispatcher, answering
+from barnabas.net.wire.protocol.kafka.apis import KafkaApi
 
 DELETE_RECORDS, ELECT, REASSIGN, LIST, PRODUCERS = 21, 43, 45, 46, 61
 ALONE = partition(0, replicas=(0,))

@@ -14,9 +14,9 @@ from barnabas.net.handlers.kafka.group_admin import KafkaGroupAdminHandlers
 from barnabas.net.handlers.kafka.versions import api_versions
 from barnabas.net.handlers.own.groups import GroupHandlers
 from barnabas.net.handlers.security.sasl import KafkaSaslHandlers
-from barnabas.net.protocol.kafka.apis import LISTED, SERVED, KafkaApi
-from barnabas.net.protocol.kafka.versions_api import FEATURES, versions_response
 from barnabas.net.server.dispatcher import Dispatcher, answering
+from barnabas.net.wire.protocol.kafka.apis import LISTED, SERVED, KafkaApi
+from barnabas.net.wire.protocol.kafka.versions_api import FEATURES, versions_response
 
 HANDSHAKE, VERSIONS, AUTHENTICATE, DESCRIBE_GROUPS = 17, 18, 36, 15
 

@@ -20,8 +20,8 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.net.handlers.kafka.topics import KafkaTopicHandlers
 from barnabas.net.handlers.own.topics import TopicHandlers
-from barnabas.net.protocol.kafka.apis import KafkaApi
 from barnabas.net.server.dispatcher import Dispatcher, answering
+from barnabas.net.wire.protocol.kafka.apis import KafkaApi
 
 CREATE, DELETE, GROW = 19, 20, 37
 T_ID, NEW_ID = "0a" * 16, "0b" * 16

@@ -28,17 +28,17 @@ from barnabas.log.vocabulary.transaction_messages import (
     TransactionMarker,
     TransactionTopic,
 )
+from barnabas.net.coordination.transactions.transaction_service import COMPLETION_WAIT_MS
+from barnabas.net.coordination.transactions.verification import MAX_ENDED, Ask, TransactionVerification
 from barnabas.net.handlers.kafka.offsets import KafkaOffsetHandlers
 from barnabas.net.handlers.kafka.transactions import KafkaTransactionHandlers
 from barnabas.net.handlers.own.transactions import TransactionHandlers, TransactionOperationHandlers
 from barnabas.net.handlers.records.produce import ProduceHandler
-from barnabas.net.protocol.api_keys import ApiKey
-from barnabas.net.protocol.kafka.apis import KafkaApi
-from barnabas.net.protocol.requests import KafkaProduceRequest, ProducePartition, WriteMarkersRequest
-from barnabas.net.protocol.responses import AddToTransactionResponse, ProduceResponse, WriteMarkersResponse
 from barnabas.net.server.dispatcher import Dispatcher, answering
-from barnabas.net.transactions.transaction_service import COMPLETION_WAIT_MS
-from barnabas.net.transactions.verification import MAX_ENDED, Ask, TransactionVerification
+from barnabas.net.wire.protocol.api_keys import ApiKey
+from barnabas.net.wire.protocol.kafka.apis import KafkaApi
+from barnabas.net.wire.protocol.requests import KafkaProduceRequest, ProducePartition, WriteMarkersRequest
+from barnabas.net.wire.protocol.responses import AddToTransactionResponse, ProduceResponse, WriteMarkersResponse
 
 OFFSET_FETCH, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT, DESCRIBE, LIST = 9, 22, 24, 25, 26, 28, 65, 66
 TX, GROUP = "tx", "g"

@@ -13,9 +13,9 @@ from barnabas.kraft.metadata.requests import Done
 from barnabas.log.vocabulary.access.scram import LoginSecret, ScramMechanism
 from barnabas.log.vocabulary.cluster_changes import AlterUsersRequest
 from barnabas.log.vocabulary.errors import BarnabasError, UnsupportedVersionError
+from barnabas.net.base.sasl.scram import credential_for, salted_password
 from barnabas.net.handlers.security.kafka_users import KafkaUserHandlers
-from barnabas.net.protocol.kafka.message_classes import types_of
-from barnabas.net.sasl.scram import credential_for, salted_password
+from barnabas.net.wire.protocol.kafka.message_classes import types_of
 
 SALT = b"some salt"
 SHA_256, SHA_512 = ScramMechanism

@@ -12,11 +12,11 @@ from barnabas.net.base.limits import MAX_DATA_ITEMS
 from barnabas.net.base.slices import SLICE_STEPS, sliced
 from barnabas.net.handlers.common.many import MAX_CHANGES_AT_A_TIME, Outcome, each
 from barnabas.net.handlers.own.offsets import OffsetHandlers
-from barnabas.net.protocol.kafka.apis import KafkaResponse
-from barnabas.net.protocol.kafka.data_apis import fetch_by_name
-from barnabas.net.protocol.kafka.message_classes import types_of
-from barnabas.net.protocol.requests import ListOffsetsPartition, ListOffsetsRequest
-from barnabas.net.protocol.responses import ListOffsetsResponse, Response
+from barnabas.net.wire.protocol.kafka.apis import KafkaResponse
+from barnabas.net.wire.protocol.kafka.data_apis import fetch_by_name
+from barnabas.net.wire.protocol.kafka.message_classes import types_of
+from barnabas.net.wire.protocol.requests import ListOffsetsPartition, ListOffsetsRequest
+from barnabas.net.wire.protocol.responses import ListOffsetsResponse, Response
 
 
 class Turns:

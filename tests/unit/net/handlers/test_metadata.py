@@ -24,8 +24,8 @@ from barnabas.net.handlers.own.metadata import (
     MAX_NAMES,
     MetadataHandler,
 )
-from barnabas.net.protocol.requests import MetadataRequest
-from barnabas.net.protocol.responses import MetadataResponse
+from barnabas.net.wire.protocol.requests import MetadataRequest
+from barnabas.net.wire.protocol.responses import MetadataResponse
 
 T, U = topic("t", partition(0), partition(1, epoch=4)), topic("u", partition(1))
 

@@ -17,9 +17,9 @@ from barnabas.log.vocabulary.cluster_changes import (
 from barnabas.log.vocabulary.errors import InvalidReplicationFactorError
 from barnabas.net.handlers.common.changes import ForwardingHandler
 from barnabas.net.handlers.own.moves import MoveHandlers
-from barnabas.net.protocol.requests import AlterVotersRequest, DescribeMovesRequest, DescribeQuorumRequest
-from barnabas.net.protocol.responses import AlterVotersResponse, CatchingUp, DescribeQuorumResponse
 from barnabas.net.server.dispatcher import RequestContext
+from barnabas.net.wire.protocol.requests import AlterVotersRequest, DescribeMovesRequest, DescribeQuorumRequest
+from barnabas.net.wire.protocol.responses import AlterVotersResponse, CatchingUp, DescribeQuorumResponse
 
 MOVING = topic(
     "t",

@@ -20,7 +20,7 @@ from barnabas.net.base.limits import MAX_DATA_ITEMS
 from barnabas.net.handlers.own.offsets import OffsetHandlers
 from barnabas.net.handlers.records.fetch import FetchHandler
 from barnabas.net.handlers.records.produce import ProduceHandler
-from barnabas.net.protocol.requests import (
+from barnabas.net.wire.protocol.requests import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
@@ -35,7 +35,11 @@ from barnabas.net.protocol.requests import (
     ProducePartition,
     ProduceRequest,
 )
-from barnabas.net.protocol.responses import DeleteRecordsResponse, ListOffsetsPartitionResponse, ListOffsetsResponse
+from barnabas.net.wire.protocol.responses import (
+    DeleteRecordsResponse,
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+)
 
 ALONE = topic("t", partition(0, replicas=(0,)))
 REPLICATED = topic("t", partition(0))

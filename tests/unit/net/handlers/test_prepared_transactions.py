@@ -15,7 +15,7 @@ from barnabas.log.vocabulary.transaction_messages import (
     ProducerIdentity,
 )
 from barnabas.net.handlers.own.transactions import TransactionOperationHandlers
-from barnabas.net.protocol.transaction_operations import ListTransactionsRequest
+from barnabas.net.wire.protocol.transaction_operations import ListTransactionsRequest
 
 
 async def prepared(world: World) -> ProducerIdentity:

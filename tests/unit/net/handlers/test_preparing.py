@@ -20,14 +20,14 @@ from barnabas.log.replication.ports import ReplicatedLogConfig
 from barnabas.log.vocabulary.errors import CorruptRecordError, ErrorCode, RecordTooLargeError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.log.vocabulary.transaction_messages import AddToTransactionRequest
+from barnabas.net.coordination.transactions.verification import TransactionVerification
 from barnabas.net.handlers.records import preparing
 from barnabas.net.handlers.records.preparing import MAX_RECORDS_A_PASS, MAX_RECORDS_AT_ONCE, Preparing, Refused
 from barnabas.net.handlers.records.produce import ProduceHandler
 from barnabas.net.handlers.records.produce_parts import MAX_APPENDED_AT_ONCE
-from barnabas.net.protocol.requests import KafkaProduceRequest, ProducePartition, ProduceRequest
-from barnabas.net.protocol.responses import AddToTransactionResponse, ProducePartitionResponse, ProduceResponse
 from barnabas.net.server.memory_budget import MemoryBudget
-from barnabas.net.transactions.verification import TransactionVerification
+from barnabas.net.wire.protocol.requests import KafkaProduceRequest, ProducePartition, ProduceRequest
+from barnabas.net.wire.protocol.responses import AddToTransactionResponse, ProducePartitionResponse, ProduceResponse
 
 ALONE = topic("t", partition(0, replicas=(0,)), partition(0, replicas=(0,)))
 RULES = RecordRules(needs_keys=False, max_message_bytes=1 << 20)

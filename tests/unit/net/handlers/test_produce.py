@@ -11,8 +11,8 @@ from barnabas.log.format.record_codec import ProducerFields
 from barnabas.log.vocabulary.errors import ErrorCode, InvalidRequiredAcksError
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC
 from barnabas.net.handlers.records.produce import ProduceHandler
-from barnabas.net.protocol.requests import ProduceRequest
-from barnabas.net.protocol.responses import ProducePartitionResponse, ProduceResponse
+from barnabas.net.wire.protocol.requests import ProduceRequest
+from barnabas.net.wire.protocol.responses import ProducePartitionResponse, ProduceResponse
 
 ALONE = topic("t", partition(0, replicas=(0,)), partition(0, replicas=(0,)))
 REPLICATED = topic("t", partition(0), partition(0))

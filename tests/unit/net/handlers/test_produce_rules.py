@@ -14,12 +14,12 @@ from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode
 from barnabas.net.handlers.records.produce import ProduceHandler
 from barnabas.net.handlers.records.produce_rules import check_produced
-from barnabas.net.protocol.kafka.codec import KafkaCodec
-from barnabas.net.protocol.kafka.compiler import encoder
-from barnabas.net.protocol.kafka.message_classes import types_of
-from barnabas.net.protocol.requests import InitProducerIdRequest
-from barnabas.net.protocol.responses import ErrorResponse, InitProducerIdResponse, ProduceResponse
 from barnabas.net.testing.simulation.disk import SimulatedDisk
+from barnabas.net.wire.protocol.kafka.codec import KafkaCodec
+from barnabas.net.wire.protocol.kafka.compiler import encoder
+from barnabas.net.wire.protocol.kafka.message_classes import types_of
+from barnabas.net.wire.protocol.requests import InitProducerIdRequest
+from barnabas.net.wire.protocol.responses import ErrorResponse, InitProducerIdResponse, ProduceResponse
 
 NOW_MS = 1_700_000_000_000
 ALONE = topic("t", partition(0, replicas=(0,)))

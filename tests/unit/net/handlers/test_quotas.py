@@ -26,9 +26,9 @@ from barnabas.log.vocabulary.principal import Principal
 from barnabas.net.handlers.common.mutations import mutations
 from barnabas.net.handlers.registry import build_handlers
 from barnabas.net.handlers.security.quotas import QuotaHandlers
-from barnabas.net.protocol.requests import DescribeQuotasRequest
-from barnabas.net.quotas.client_quotas import ClientQuotas
 from barnabas.net.server.dispatcher import Dispatcher
+from barnabas.net.server.quotas.client_quotas import ClientQuotas
+from barnabas.net.wire.protocol.requests import DescribeQuotasRequest
 
 DESCRIBE, ALTER = 48, 49
 EXACT, THE_DEFAULT, ANY = range(3)

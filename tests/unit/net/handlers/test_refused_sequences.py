@@ -21,8 +21,8 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.handlers.records.overtaken import MAX_GAPS, MAY_LAST_MS, Gap, Overtaken
 from barnabas.net.handlers.records.produce import ProduceHandler
 from barnabas.net.handlers.records.refused_sequences import MAX_REFUSALS, RefusedSequences
-from barnabas.net.protocol.requests import ProducePartition, ProduceRequest
-from barnabas.net.protocol.responses import ProduceResponse
+from barnabas.net.wire.protocol.requests import ProducePartition, ProduceRequest
+from barnabas.net.wire.protocol.responses import ProduceResponse
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 REFUSED = NotEnoughReplicasError("too few")

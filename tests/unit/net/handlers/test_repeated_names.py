@@ -24,9 +24,9 @@ from barnabas.net.handlers.own.offsets import OffsetHandlers
 from barnabas.net.handlers.own.topics import TopicHandlers
 from barnabas.net.handlers.own.transactions import TransactionHandlers
 from barnabas.net.handlers.shares.kafka_admin import KafkaShareAdminHandlers
-from barnabas.net.protocol.kafka.apis import KafkaApi, KafkaRequest
-from barnabas.net.protocol.requests import MetadataRequest, OffsetFetchRequest, ResetOffsetsRequest
 from barnabas.net.server.dispatcher import Dispatcher, answering
+from barnabas.net.wire.protocol.kafka.apis import KafkaApi, KafkaRequest
+from barnabas.net.wire.protocol.requests import MetadataRequest, OffsetFetchRequest, ResetOffsetsRequest
 
 from .test_groups import GROUP, World
 

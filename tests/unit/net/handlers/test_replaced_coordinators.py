@@ -27,7 +27,7 @@ from barnabas.log.vocabulary.transaction_messages import (
     PrepareTransactionRequest,
     ProducerIdentity,
 )
-from barnabas.net.protocol.transaction_operations import DescribeTransactionRequest
+from barnabas.net.wire.protocol.transaction_operations import DescribeTransactionRequest
 
 
 def moved(request: Any) -> object:

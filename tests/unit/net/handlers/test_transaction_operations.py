@@ -21,15 +21,15 @@ from barnabas.net.base.limits import MAX_MARKERS
 from barnabas.net.base.slices import SLICE_STEPS
 from barnabas.net.handlers.kafka.transactions import KafkaTransactionHandlers
 from barnabas.net.handlers.own.transactions import TransactionOperationHandlers
-from barnabas.net.protocol.kafka.apis import KafkaApi, KafkaRequest
-from barnabas.net.protocol.transaction_operations import (
+from barnabas.net.server.dispatcher import Dispatcher, answering
+from barnabas.net.wire.protocol.kafka.apis import KafkaApi, KafkaRequest
+from barnabas.net.wire.protocol.transaction_operations import (
     AbortHangingRequest,
     AbortTransactionRequest,
     DescribeTransactionRequest,
     ListTransactionsRequest,
     OpenTransactionsRequest,
 )
-from barnabas.net.server.dispatcher import Dispatcher, answering
 
 STRAY = ProducerFields(producer_id=4711, producer_epoch=3, base_sequence=0, is_transactional=True)
 HERE: Any = Client()

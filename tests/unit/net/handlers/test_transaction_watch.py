@@ -12,7 +12,7 @@ from barnabas.consumer_groups.transactions.counts import TransactionCounts
 from barnabas.kraft.metadata.image import NO_LEADER, SLOT_COUNT
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.broker.metrics import transaction_samples
-from barnabas.net.transactions.transaction_watch import TransactionTotals, TransactionWatch
+from barnabas.net.coordination.transactions.transaction_watch import TransactionTotals, TransactionWatch
 
 
 def watch_of(world: World) -> TransactionWatch:

@@ -14,11 +14,11 @@ from barnabas.log.segment.append_times import RESOLUTION_MS
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.handlers.records.unread import UnreadHandler
-from barnabas.net.protocol.group_responses import UnreadPartitionResponse
-from barnabas.net.protocol.lag import NOTHING_COMMITTED, Lag, lag_behind
-from barnabas.net.protocol.requests import UnreadPartition, UnreadRequest
 from barnabas.net.testing.simulation.disk import SimulatedDisk
 from barnabas.net.testing.simulation.loop import run_simulated
+from barnabas.net.wire.protocol.group_responses import UnreadPartitionResponse
+from barnabas.net.wire.protocol.lag import NOTHING_COMMITTED, Lag, lag_behind
+from barnabas.net.wire.protocol.requests import UnreadPartition, UnreadRequest
 
 ALONE = topic("t", partition(0, replicas=(0,)))
 REPLICATED = topic("t", partition(0))

@@ -17,10 +17,10 @@ from barnabas.log.vocabulary.transaction_messages import (
     EndTransactionRequest,
     ProducerIdentity,
 )
+from barnabas.net.coordination.transactions.verification import TransactionVerification
 from barnabas.net.handlers.records.produce import ProduceHandler
-from barnabas.net.protocol.requests import KafkaProduceRequest, ProducePartition
-from barnabas.net.protocol.responses import AddToTransactionResponse, ProduceResponse
-from barnabas.net.transactions.verification import TransactionVerification
+from barnabas.net.wire.protocol.requests import KafkaProduceRequest, ProducePartition
+from barnabas.net.wire.protocol.responses import AddToTransactionResponse, ProduceResponse
 
 PLACE = TopicPartition("t", 0)
 

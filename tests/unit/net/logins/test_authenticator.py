@@ -10,12 +10,12 @@ from unit.net.shell_world import simulated
 from barnabas.log.vocabulary.access.scram import ScramMechanism
 from barnabas.log.vocabulary.errors import SaslAuthenticationError
 from barnabas.log.vocabulary.principal import ANONYMOUS, Principal
-from barnabas.net.logins.authenticator import MAX_DELAYED, Authenticator, LoginSettings
-from barnabas.net.logins.failures import DOUBLED_AFTER
-from barnabas.net.logins.login import Login
-from barnabas.net.logins.password_checks import MAX_WAITING
-from barnabas.net.sasl.exchange import OAUTHBEARER, PLAIN, Accepted, LoginRefused
-from barnabas.net.sasl.oauthbearer import first_message
+from barnabas.net.base.sasl.exchange import OAUTHBEARER, PLAIN, Accepted, LoginRefused
+from barnabas.net.base.sasl.oauthbearer import first_message
+from barnabas.net.server.logins.authenticator import MAX_DELAYED, Authenticator, LoginSettings
+from barnabas.net.server.logins.failures import DOUBLED_AFTER
+from barnabas.net.server.logins.login import Login
+from barnabas.net.server.logins.password_checks import MAX_WAITING
 
 DELAY_S: Final = 0.1
 WRONG: Final = b"\0alice\0wrong"

@@ -11,10 +11,10 @@ from unit.net.sasl.sasl_world import ITERATIONS, PASSWORD, SALT
 
 from barnabas.kraft.metadata.image import MetadataImage
 from barnabas.log.vocabulary.access.scram import LoginSecret, ScramMechanism
-from barnabas.net.logins.users import KnownUsers
-from barnabas.net.sasl.exchange import Challenge, LoginRefused, PasswordCheck
-from barnabas.net.sasl.plain import PlainServer
-from barnabas.net.sasl.scram import ScramClient, ScramServer, credential_for
+from barnabas.net.base.sasl.exchange import Challenge, LoginRefused, PasswordCheck
+from barnabas.net.base.sasl.plain import PlainServer
+from barnabas.net.base.sasl.scram import ScramClient, ScramServer, credential_for
+from barnabas.net.server.logins.users import KnownUsers
 
 KNOWN, UNKNOWN = "alice", "carol"  # names of the same length
 

@@ -11,8 +11,8 @@ from unit.net.sasl.sasl_world import PASSWORD
 from unit.net.test_server_logins import Listener, authenticate, handshake
 from unit.net.wire_world import World, raw_client, run_real
 
-from barnabas.net.logins import password_checks
 from barnabas.net.server.connection import ServerConnection
+from barnabas.net.server.logins import password_checks
 from barnabas.net.server.replies import Call
 
 CLIENTS = 5

@@ -7,9 +7,9 @@ from unit.net.sasl.sasl_world import PASSWORD, SomeUsers
 
 from barnabas.log.vocabulary.errors import SaslAuthenticationError, UnsupportedSaslMechanismError
 from barnabas.log.vocabulary.principal import Principal
-from barnabas.net.logins.authenticator import Authenticator, LoginSettings
-from barnabas.net.logins.http import http_login
-from barnabas.net.sasl.exchange import Accepted, LoginRefused
+from barnabas.net.base.sasl.exchange import Accepted, LoginRefused
+from barnabas.net.server.logins.authenticator import Authenticator, LoginSettings
+from barnabas.net.server.logins.http import http_login
 
 
 def header(text: str) -> str:

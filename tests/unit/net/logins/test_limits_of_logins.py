@@ -18,7 +18,10 @@ from barnabas.log.vocabulary.access.scram import (
     ScramMechanism,
     UserCredential,
 )
-from barnabas.net.logins.failures import (
+from barnabas.net.base.sasl.credentials import Credentials
+from barnabas.net.base.sasl.exchange import PasswordCheck
+from barnabas.net.base.sasl.scram import SALT_BYTES, credential_for, is_password_of
+from barnabas.net.server.logins.failures import (
     DOUBLED_AFTER,
     FORGIVEN_AFTER_S,
     MAX_ADDRESSES,
@@ -26,8 +29,8 @@ from barnabas.net.logins.failures import (
     FailedLogins,
     counted_as,
 )
-from barnabas.net.logins.known_passwords import MAX_KNOWN, KnownPasswords
-from barnabas.net.logins.password_checks import (
+from barnabas.net.server.logins.known_passwords import MAX_KNOWN, KnownPasswords
+from barnabas.net.server.logins.password_checks import (
     MAX_SUSPECTS,
     MAX_WAITING,
     NICENESS,
@@ -36,10 +39,7 @@ from barnabas.net.logins.password_checks import (
     PasswordChecks,
     TooManyLogins,
 )
-from barnabas.net.logins.users import KnownUsers
-from barnabas.net.sasl.credentials import Credentials
-from barnabas.net.sasl.exchange import PasswordCheck
-from barnabas.net.sasl.scram import SALT_BYTES, credential_for, is_password_of
+from barnabas.net.server.logins.users import KnownUsers
 
 SHA_256, SHA_512 = ScramMechanism
 CREDENTIAL = credential_for(SHA_256, PASSWORD, salt=SALT, iterations=ITERATIONS)

@@ -6,10 +6,10 @@ from unit.net.sasl.sasl_world import PASSWORD, SomeUsers
 from barnabas.log.vocabulary.access.scram import ScramMechanism
 from barnabas.log.vocabulary.errors import IllegalSaslStateError, UnsupportedSaslMechanismError
 from barnabas.log.vocabulary.principal import Principal
-from barnabas.net.logins.login import Login, LoginState
-from barnabas.net.sasl.exchange import Accepted, Challenge, LoginRefused, PasswordCheck, ServerMechanism
-from barnabas.net.sasl.plain import PlainServer
-from barnabas.net.sasl.scram import ScramClient, ScramServer
+from barnabas.net.base.sasl.exchange import Accepted, Challenge, LoginRefused, PasswordCheck, ServerMechanism
+from barnabas.net.base.sasl.plain import PlainServer
+from barnabas.net.base.sasl.scram import ScramClient, ScramServer
+from barnabas.net.server.logins.login import Login, LoginState
 
 USERS = SomeUsers({"alice": PASSWORD, "bob": PASSWORD}, ScramMechanism.SHA_256)
 SCRAM = "SCRAM-SHA-256"

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.mirror import group_offsets
-from barnabas.net.mirror.group_offsets import GroupOffsets
-from barnabas.net.mirror.source import Source
+from barnabas.net.programs.mirror import group_offsets
+from barnabas.net.programs.mirror.group_offsets import GroupOffsets
+from barnabas.net.programs.mirror.source import Source
 
 T0 = TopicPartition("t", 0)
 COPY = TopicPartition("west.t", 0)

@@ -4,10 +4,10 @@ import pytest
 
 from barnabas.log.vocabulary.errors import InvalidConfigError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.copying.kept_positions import owner_key
-from barnabas.net.mirror.positions import Position, UnreadablePositionError, key_of, positions_of, value_of
-from barnabas.net.mirror.provenance import HEADER, MAX_PLACES, offset_in, places, was_in, with_place
-from barnabas.net.mirror.source import client_options, is_wanted
+from barnabas.net.programs.copying.kept_positions import owner_key
+from barnabas.net.programs.mirror.positions import Position, UnreadablePositionError, key_of, positions_of, value_of
+from barnabas.net.programs.mirror.provenance import HEADER, MAX_PLACES, offset_in, places, was_in, with_place
+from barnabas.net.programs.mirror.source import client_options, is_wanted
 
 OWN = [("a", b"1"), ("b", None)]
 

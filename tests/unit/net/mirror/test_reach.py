@@ -1,6 +1,6 @@
 """One line when the source is away, and one when it is back."""
 
-from barnabas.net.mirror.reach import Reach
+from barnabas.net.programs.mirror.reach import Reach
 
 
 def test_a_source_that_is_away_is_told_once_with_address_time_and_reason() -> None:

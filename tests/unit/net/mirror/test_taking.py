@@ -8,9 +8,9 @@ import pytest
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.producer.producer import Producer
-from barnabas.net.mirror.mirror import Mirror, MirrorConfig
-from barnabas.net.mirror.positions import POSITIONS_TOPIC, key_of
-from barnabas.net.mirror.source import Read, Source, SourceRecord
+from barnabas.net.programs.mirror.mirror import Mirror, MirrorConfig
+from barnabas.net.programs.mirror.positions import POSITIONS_TOPIC, key_of
+from barnabas.net.programs.mirror.source import Read, Source, SourceRecord
 
 T0 = TopicPartition("t", 0)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.net.pipeline.files import MAX_FILE_BYTES, PipelineFileError, read_pipeline
+from barnabas.net.programs.pipeline.files import MAX_FILE_BYTES, PipelineFileError, read_pipeline
 
 TEXT = """\
 name = "p"

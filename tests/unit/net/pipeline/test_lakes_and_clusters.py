@@ -3,7 +3,7 @@
 import pytest
 from unit.net.pipeline.test_parsing import SINK, SOURCE, problems_of, spec_of, without_column
 
-from barnabas.net.pipeline.spec import IcebergSink, TopicSource
+from barnabas.net.programs.pipeline.spec import IcebergSink, TopicSource
 
 ICEBERG = '[sink]\niceberg = "shop.orders"\nwarehouse = "lake"\n'
 

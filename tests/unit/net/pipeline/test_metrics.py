@@ -1,7 +1,7 @@
 """The metrics of a pipeline, as Prometheus reads them."""
 
-from barnabas.net.pipeline.metrics import rendered
-from barnabas.net.pipeline.state import RunProgress, RunState
+from barnabas.net.programs.pipeline.metrics import rendered
+from barnabas.net.programs.pipeline.state import RunProgress, RunState
 
 
 def values(text: str) -> dict[str, float]:

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from barnabas.net.pipeline.parsing import MAX_STEPS, parse_pipeline
-from barnabas.net.pipeline.spec import (
+from barnabas.net.programs.pipeline.parsing import MAX_STEPS, parse_pipeline
+from barnabas.net.programs.pipeline.spec import (
     ConsoleSink,
     FileSource,
     ParquetSink,
@@ -19,7 +19,7 @@ from barnabas.net.pipeline.spec import (
     ValueField,
     Watermark,
 )
-from barnabas.net.pipeline.toml_lines import places_of_keys
+from barnabas.net.programs.pipeline.toml_lines import places_of_keys
 
 GOOD = """\
 name = "orders"

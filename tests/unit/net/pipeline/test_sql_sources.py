@@ -2,8 +2,8 @@
 
 import pytest
 
-from barnabas.net.pipeline.parsing import parse_pipeline
-from barnabas.net.pipeline.spec import PipelineSpec, SqlSource, ValueField
+from barnabas.net.programs.pipeline.parsing import parse_pipeline
+from barnabas.net.programs.pipeline.spec import PipelineSpec, SqlSource, ValueField
 
 STREAM = """\
 name = "orders"

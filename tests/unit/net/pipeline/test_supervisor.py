@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.net.pipeline.spec import RestartPolicy
-from barnabas.net.pipeline.state import LockedError, RunProgress, RunState, StateFolder
-from barnabas.net.pipeline.supervisor import DriverOrder, Supervisor
+from barnabas.net.programs.pipeline.spec import RestartPolicy
+from barnabas.net.programs.pipeline.state import LockedError, RunProgress, RunState, StateFolder
+from barnabas.net.programs.pipeline.supervisor import DriverOrder, Supervisor
 
 QUICK = RestartPolicy(attempts=2, first_ms=1, max_ms=2)
 COUNT = "import pathlib, sys; runs = pathlib.Path(sys.argv[1], 'runs'); open(runs, 'a').write('x'); n = len(runs.read_text())\n"

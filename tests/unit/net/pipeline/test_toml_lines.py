@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.net.pipeline.toml_lines import KeyPath, places_of_keys
+from barnabas.net.programs.pipeline.toml_lines import KeyPath, places_of_keys
 
 TEXT = """\
 # a = "comment"

@@ -8,11 +8,11 @@ import pytest
 import yaml
 from unit.net.pipeline.test_parsing import GOOD, without_column
 
-from barnabas.net.pipeline.files import PipelineFileError, read_pipeline
-from barnabas.net.pipeline.parsing import parse_pipeline
-from barnabas.net.pipeline.spec import PipelineSpec
-from barnabas.net.pipeline.state import StateFolder
-from barnabas.net.pipeline.yaml_text import MAX_DEPTH, YamlError, read_yaml
+from barnabas.net.programs.pipeline.files import PipelineFileError, read_pipeline
+from barnabas.net.programs.pipeline.parsing import parse_pipeline
+from barnabas.net.programs.pipeline.spec import PipelineSpec
+from barnabas.net.programs.pipeline.state import StateFolder
+from barnabas.net.programs.pipeline.yaml_text import MAX_DEPTH, YamlError, read_yaml
 
 SOURCE = "name: p\nsource:\n  topics: [t]\n  value: {format: text}\n"
 SINK = "sink:\n  console: true\n"
@@ -133,7 +133,7 @@ def test_the_name_of_the_file_says_that_it_is_yaml(tmp_path: Path, suffix: str) 
 
 
 def test_without_pyyaml_the_problem_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "barnabas.net.pipeline.yaml_text")
+    monkeypatch.delitem(sys.modules, "barnabas.net.programs.pipeline.yaml_text")
     monkeypatch.setitem(sys.modules, "yaml", None)
     assert problems_of(SOURCE + SINK) == [
         "p.yaml:1:1: YAML needs PyYAML, which is not installed: pip install 'barnabas[spark]', or write the file in TOML"

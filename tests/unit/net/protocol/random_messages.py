@@ -3,9 +3,9 @@
 import random
 from typing import Any
 
-from barnabas.net.protocol.kafka.compiler import encoder
-from barnabas.net.protocol.kafka.message_classes import types_of
-from barnabas.net.protocol.kafka.schema import Field, Struct, messages
+from barnabas.net.wire.protocol.kafka.compiler import encoder
+from barnabas.net.wire.protocol.kafka.message_classes import types_of
+from barnabas.net.wire.protocol.kafka.schema import Field, Struct, messages
 
 _SIZES = (0, 1, 3, 126, 127, 300)  # round the length that needs a second byte
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.net.protocol.kafka import bodies
-from barnabas.net.protocol.kafka.schema import messages
+from barnabas.net.wire.protocol.kafka import bodies
+from barnabas.net.wire.protocol.kafka.schema import messages
 
 STUB = Path(bodies.__file__).with_suffix(".pyi")
 
@@ -49,7 +49,7 @@ def test_an_import_of_the_handlers_makes_no_class() -> None:
     """A broker starts without the quarter of a second that all classes would take."""
     code = (
         "import barnabas.net.handlers.registry\n"
-        "from barnabas.net.protocol.kafka import bodies, message_classes, schema\n"
+        "from barnabas.net.wire.protocol.kafka import bodies, message_classes, schema\n"
         "assert message_classes.types_of.cache_info().currsize == 0\n"
         "assert schema.messages.cache_info().currsize == 0\n"
     )

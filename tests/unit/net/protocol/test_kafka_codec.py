@@ -15,10 +15,10 @@ from kio.serial import entity_reader, entity_writer
 from unit.net.protocol.random_messages import RandomMessages, plain
 
 from barnabas.net.base.limits import MAX_DATA_ITEMS, MAX_WIDE_ITEMS
-from barnabas.net.protocol.kafka.compiler import decoder, encoder
-from barnabas.net.protocol.kafka.message_classes import types_of
-from barnabas.net.protocol.kafka.primitives import read_uvarint, uvarint
-from barnabas.net.protocol.kafka.schema import Versions, messages
+from barnabas.net.wire.protocol.kafka.compiler import decoder, encoder
+from barnabas.net.wire.protocol.kafka.message_classes import types_of
+from barnabas.net.wire.protocol.kafka.primitives import read_uvarint, uvarint
+from barnabas.net.wire.protocol.kafka.schema import Versions, messages
 
 EVERY_VERSION = [
     (name, version)

@@ -11,13 +11,13 @@ from barnabas.log.vocabulary.errors import (
     FetchSessionIdNotFoundError,
     UnsupportedAssignorError,
 )
-from barnabas.net.protocol.codec import DecodedRequest
-from barnabas.net.protocol.kafka.apis import SERVED, is_flexible
-from barnabas.net.protocol.kafka.codec import KafkaCodec
-from barnabas.net.protocol.kafka.compiler import decoder, encoder
-from barnabas.net.protocol.kafka.message_classes import types_of
-from barnabas.net.protocol.responses import BrokerMetadata, MetadataResponse, TopicMetadata
 from barnabas.net.server.dispatcher import error_response
+from barnabas.net.wire.protocol.codec import DecodedRequest
+from barnabas.net.wire.protocol.kafka.apis import SERVED, is_flexible
+from barnabas.net.wire.protocol.kafka.codec import KafkaCodec
+from barnabas.net.wire.protocol.kafka.compiler import decoder, encoder
+from barnabas.net.wire.protocol.kafka.message_classes import types_of
+from barnabas.net.wire.protocol.responses import BrokerMetadata, MetadataResponse, TopicMetadata
 
 FETCH, METADATA, JOIN_GROUP, CONSUMER_GROUP_HEARTBEAT = 1, 3, 11, 68
 TOPIC_ID = bytes(range(16))

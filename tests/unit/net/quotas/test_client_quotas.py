@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from barnabas.log.vocabulary.access.quotas import DEFAULT, QuotaEntity, QuotaKind
 from barnabas.log.vocabulary.errors import ThrottlingQuotaExceededError
 from barnabas.net.broker.metrics import ENTITIES_TOLD, quota_samples
-from barnabas.net.quotas.client_quotas import MAX_ENTITIES, MAX_THROTTLE_MS, ClientQuotas, Quotas
+from barnabas.net.server.quotas.client_quotas import MAX_ENTITIES, MAX_THROTTLE_MS, ClientQuotas, Quotas
 
 PRODUCE, FETCH, REQUEST = QuotaKind.PRODUCE, QuotaKind.FETCH, QuotaKind.REQUEST
 MUTATION, CONNECTION = QuotaKind.MUTATION, QuotaKind.CONNECTION

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.net.quotas.token_bucket import TokenBucket
+from barnabas.net.server.quotas.token_bucket import TokenBucket
 
 
 def test_what_was_used_beyond_the_burst_is_waited_for() -> None:

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 
 from barnabas.log.vocabulary.access.scram import ScramCredential, ScramMechanism
-from barnabas.net.sasl.scram import credential_for
+from barnabas.net.base.sasl.scram import credential_for
 
 SALT = bytes(range(16))
 ITERATIONS = 4_096

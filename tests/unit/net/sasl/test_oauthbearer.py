@@ -12,9 +12,9 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, RSAKey
 
 from barnabas.log.vocabulary.errors import InvalidConfigError
-from barnabas.net.sasl.exchange import Accepted, LoginRefused
-from barnabas.net.sasl.oauthbearer import MAX_TOKEN_LENGTH, OAuthBearerClient, OAuthBearerServer, first_message
-from barnabas.net.sasl.tokens import JwtTokens, TokenRules
+from barnabas.net.base.sasl.exchange import Accepted, LoginRefused
+from barnabas.net.base.sasl.oauthbearer import MAX_TOKEN_LENGTH, OAuthBearerClient, OAuthBearerServer, first_message
+from barnabas.net.base.sasl.tokens import JwtTokens, TokenRules
 
 NOW_S = 1_700_000_000
 NOW_MS = NOW_S * 1000

@@ -4,9 +4,9 @@ import pytest
 from unit.net.sasl.sasl_world import PASSWORD, SomeUsers
 
 from barnabas.log.vocabulary.access.scram import ScramMechanism
-from barnabas.net.sasl.exchange import Accepted, LoginRefused, PasswordCheck
-from barnabas.net.sasl.plain import MAX_PASSWORD_LENGTH, PlainClient, PlainServer
-from barnabas.net.sasl.scram import is_password_of
+from barnabas.net.base.sasl.exchange import Accepted, LoginRefused, PasswordCheck
+from barnabas.net.base.sasl.plain import MAX_PASSWORD_LENGTH, PlainClient, PlainServer
+from barnabas.net.base.sasl.scram import is_password_of
 
 NOW_MS = 0
 

@@ -11,8 +11,8 @@ import scramp
 from unit.net.sasl.sasl_world import ITERATIONS, PASSWORD, SALT, SomeUsers
 
 from barnabas.log.vocabulary.access.scram import ScramCredential, ScramMechanism
-from barnabas.net.sasl.exchange import Accepted, Challenge, LoginRefused
-from barnabas.net.sasl.scram import (
+from barnabas.net.base.sasl.exchange import Accepted, Challenge, LoginRefused
+from barnabas.net.base.sasl.scram import (
     MAX_ITERATIONS_OF_SERVERS,
     ScramClient,
     ScramServer,

@@ -8,9 +8,9 @@ from unit.net.sasl.sasl_world import ITERATIONS, PASSWORD, SALT
 
 from barnabas.log.vocabulary.access.scram import MAX_ITERATIONS, MAX_USER_LENGTH, MIN_ITERATIONS, ScramMechanism
 from barnabas.log.vocabulary.errors import InvalidConfigError
+from barnabas.net.base.sasl.scram import credential_for
+from barnabas.net.base.sasl.verifiers import MAX_BYTES, read_users, user_line
 from barnabas.net.client.admin.users import credentials_of
-from barnabas.net.sasl.scram import credential_for
-from barnabas.net.sasl.verifiers import MAX_BYTES, read_users, user_line
 
 SHA_256, SHA_512 = ScramMechanism
 CREDENTIAL = credential_for(SHA_256, PASSWORD, salt=SALT, iterations=ITERATIONS)

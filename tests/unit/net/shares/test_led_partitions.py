@@ -27,8 +27,8 @@ from barnabas.log.vocabulary.share.messages import (
     WriteShareStatesResponse,
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.shares.led_partitions import MAX_STATES_PER_WRITE, LedSharePartition, LedSharePartitions
-from barnabas.net.shares.state_store import ShareStateStore
+from barnabas.net.coordination.shares.led_partitions import MAX_STATES_PER_WRITE, LedSharePartition, LedSharePartitions
+from barnabas.net.coordination.shares.state_store import ShareStateStore
 
 
 class Store:

@@ -9,8 +9,8 @@ from unit.net.shell_world import simulated
 from barnabas.log.vocabulary.errors import BrokerNotAvailableError, ErrorCode, NetworkError, NotLeaderOrFollowerError
 from barnabas.log.vocabulary.share.messages import RecordState, ShareRange
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.protocol.responses import ListOffsetsPartitionResponse, ListOffsetsResponse
-from barnabas.net.shares.log_ends import MAX_PARTITIONS, LogEnds, share_lag
+from barnabas.net.coordination.shares.log_ends import MAX_PARTITIONS, LogEnds, share_lag
+from barnabas.net.wire.protocol.responses import ListOffsetsPartitionResponse, ListOffsetsResponse
 
 
 def a_range(first: int, last: int, state: RecordState) -> ShareRange:

@@ -27,10 +27,10 @@ from barnabas.log.vocabulary.share.messages import (
     WriteShareStatesRequest,
     WriteShareStatesResponse,
 )
+from barnabas.net.coordination.shares.led_partitions import LedSharePartitions
+from barnabas.net.coordination.shares.share_service import ShareService
+from barnabas.net.coordination.shares.state_store import ShareStateStore
 from barnabas.net.server.dispatcher import RequestContext
-from barnabas.net.shares.led_partitions import LedSharePartitions
-from barnabas.net.shares.share_service import ShareService
-from barnabas.net.shares.state_store import ShareStateStore
 
 ALONE = topic("t", partition(0, replicas=(0,)))
 EARLIEST = {"share.auto.offset.reset": "earliest"}

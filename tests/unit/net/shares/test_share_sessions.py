@@ -12,7 +12,7 @@ from barnabas.log.vocabulary.share.errors import (
     ShareSessionNotFoundError,
 )
 from barnabas.log.vocabulary.share.messages import ShareFetchPartition
-from barnabas.net.shares.share_sessions import (
+from barnabas.net.coordination.shares.share_sessions import (
     FINAL_EPOCH,
     MAX_ALL_PARTITIONS,
     MAX_PARTITIONS,

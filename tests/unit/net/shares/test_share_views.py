@@ -26,7 +26,7 @@ from barnabas.log.vocabulary.share.messages import (
     ShareViewsResponse,
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.shares.share_views import MAX_PARTITIONS, ShareViews
+from barnabas.net.coordination.shares.share_views import MAX_PARTITIONS, ShareViews
 
 GROUP = "workers"
 END = 100

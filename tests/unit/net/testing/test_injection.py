@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from barnabas.net.local_cluster import ClusterError
+from barnabas.net.base.local.local_cluster import ClusterError
 from barnabas.net.testing.brokers.backends import Address, Backend
 from barnabas.net.testing.faults.orders import AskController, AskReady, Faults, Order
 from barnabas.net.testing.injection import Injection

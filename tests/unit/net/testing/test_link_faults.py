@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.log.disk.secret_files import write_secret
-from barnabas.net.certificates import AUTHORITY, broker_certificate, make_authority
+from barnabas.net.base.local.certificates import AUTHORITY, broker_certificate, make_authority
 from barnabas.net.testing.faults.link_faults import BrokerLinks, FaultyNetwork, Link
 from barnabas.net.wire.tcp import TcpNetwork
 from barnabas.net.wire.tls import TlsContexts, TlsFiles

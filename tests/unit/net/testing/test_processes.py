@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.net.local_cluster import ClusterError
+from barnabas.net.base.local.local_cluster import ClusterError
 from barnabas.net.testing.brokers.processes import BrokerProcess, Processes
 
 # Says what it was given, and waits for its end.

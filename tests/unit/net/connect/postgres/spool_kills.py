@@ -14,10 +14,10 @@ import tempfile
 from pathlib import Path
 
 from barnabas.log.disk.files import RealFiles
-from barnabas.net.connect.postgres.changes.envelope import Outgoing
-from barnabas.net.connect.postgres.changes.position import Position
-from barnabas.net.connect.postgres.segment import read_segment
-from barnabas.net.connect.postgres.spool import Spool
+from barnabas.net.programs.connect.postgres.changes.envelope import Outgoing
+from barnabas.net.programs.connect.postgres.changes.position import Position
+from barnabas.net.programs.connect.postgres.segment import read_segment
+from barnabas.net.programs.connect.postgres.spool import Spool
 
 CHANGES = 5
 IN_SEGMENT = 2

@@ -2,8 +2,8 @@
 
 import pytest
 
-from barnabas.net.connect.postgres.changes.alterations import alterations
-from barnabas.net.connect.postgres.changes.pgoutput import Column, Identity, Relation
+from barnabas.net.programs.connect.postgres.changes.alterations import alterations
+from barnabas.net.programs.connect.postgres.changes.pgoutput import Column, Identity, Relation
 
 VARCHAR, NUMERIC, TIMESTAMP, TEXT = 1043, 1700, 1114, 25
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 import pytest
 from unit.net.connect.postgres import wal
 
-from barnabas.net.connect.postgres.changes import position as positions
-from barnabas.net.connect.postgres.changes.change_stream import (
+from barnabas.net.programs.connect.postgres.changes import position as positions
+from barnabas.net.programs.connect.postgres.changes.change_stream import (
     Catalog,
     ChangeStream,
     SeenTransactions,
     TableNotReadError,
 )
-from barnabas.net.connect.postgres.changes.coverage import Range
-from barnabas.net.connect.postgres.changes.envelope import (
+from barnabas.net.programs.connect.postgres.changes.coverage import Range
+from barnabas.net.programs.connect.postgres.changes.envelope import (
     ALL_PARTITIONS,
     PLACEHOLDER,
     EnvelopeNames,
@@ -25,15 +25,15 @@ from barnabas.net.connect.postgres.changes.envelope import (
     TableEncoder,
     reading_origin,
 )
-from barnabas.net.connect.postgres.changes.faults import (
+from barnabas.net.programs.connect.postgres.changes.faults import (
     KeyMissingError,
     PositionFormatError,
     SchemaConflictError,
     UnreadableMessageError,
 )
-from barnabas.net.connect.postgres.changes.pgoutput import Relation, decode
-from barnabas.net.connect.postgres.changes.position import Part, Position, TableProgress
-from barnabas.net.connect.postgres.changes.values import TypeRow, Types
+from barnabas.net.programs.connect.postgres.changes.pgoutput import Relation, decode
+from barnabas.net.programs.connect.postgres.changes.position import Part, Position, TableProgress
+from barnabas.net.programs.connect.postgres.changes.values import TypeRow, Types
 
 OID = 40
 TYPES = Types({20: TypeRow(oid=20, name="int8"), 23: TypeRow(oid=23, name="int4"), 25: TypeRow(oid=25, name="text")})

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.net.connect.postgres.changes.coverage import Coverage, KeyOrder, Range
+from barnabas.net.programs.connect.postgres.changes.coverage import Coverage, KeyOrder, Range
 
 INTEGERS = KeyOrder(type_names=("int4",))
 PAIRS = KeyOrder(type_names=("text", "int8"))

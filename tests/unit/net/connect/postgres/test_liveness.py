@@ -2,7 +2,7 @@
 
 from psycopg import conninfo
 
-from barnabas.net.connect.postgres.server import LIVENESS, with_liveness
+from barnabas.net.programs.connect.postgres.server import LIVENESS, with_liveness
 
 
 def test_a_dsn_gets_limits_and_keeps_its_own() -> None:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.net.connect.postgres import wal
 
-from barnabas.net.connect.postgres.changes.faults import UnreadableMessageError
-from barnabas.net.connect.postgres.changes.lsn import lsn_of, lsn_text
-from barnabas.net.connect.postgres.changes.pgoutput import (
+from barnabas.net.programs.connect.postgres.changes.faults import UnreadableMessageError
+from barnabas.net.programs.connect.postgres.changes.lsn import lsn_of, lsn_text
+from barnabas.net.programs.connect.postgres.changes.pgoutput import (
     POSTGRES_EPOCH_MS,
     UNCHANGED,
     Begin,
@@ -26,7 +26,7 @@ from barnabas.net.connect.postgres.changes.pgoutput import (
     Update,
     decode,
 )
-from barnabas.net.connect.postgres.changes.values import TypeRow, Types
+from barnabas.net.programs.connect.postgres.changes.values import TypeRow, Types
 
 
 @given(st.integers(0, 2**64 - 1))

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from barnabas.net.cli.main import main
-from barnabas.net.connect.postgres.changes.faults import ConfigFileError
-from barnabas.net.connect.postgres.changes.settings import SinkSettings, SourceSettings, parse, read_file
+from barnabas.net.programs.connect.postgres.changes.faults import ConfigFileError
+from barnabas.net.programs.connect.postgres.changes.settings import SinkSettings, SourceSettings, parse, read_file
 
 SOURCE = """
 connector = "postgres-source"

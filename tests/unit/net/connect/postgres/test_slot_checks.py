@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from barnabas.net.connect.postgres.catalog import Slot, check_slot, check_timeline, is_captured
-from barnabas.net.connect.postgres.changes.coverage import Range
-from barnabas.net.connect.postgres.changes.faults import SlotLostError
-from barnabas.net.connect.postgres.changes.position import Part, Position, TableProgress
-from barnabas.net.connect.postgres.health import troubles
+from barnabas.net.programs.connect.postgres.catalog import Slot, check_slot, check_timeline, is_captured
+from barnabas.net.programs.connect.postgres.changes.coverage import Range
+from barnabas.net.programs.connect.postgres.changes.faults import SlotLostError
+from barnabas.net.programs.connect.postgres.changes.position import Part, Position, TableProgress
+from barnabas.net.programs.connect.postgres.health import troubles
 
 SLOT = Slot(
     name="s",

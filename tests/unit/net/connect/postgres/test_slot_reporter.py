@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from barnabas.net.client.positions.slot_reports import SlotReport
-from barnabas.net.connect.postgres.slot_reports import SlotReporter, rendered
+from barnabas.net.programs.connect.postgres.slot_reports import SlotReporter, rendered
 
 LIMIT_S = 30
 CANCEL = 80877102  # the code of a request to cancel a query

@@ -14,11 +14,11 @@ from integration.small_disk import SmallDisk
 from tidy.source_tree import ROOT
 
 from barnabas.log.vocabulary.errors import DiskFullError
-from barnabas.net.connect.postgres.changes.coverage import Range
-from barnabas.net.connect.postgres.changes.envelope import Outgoing
-from barnabas.net.connect.postgres.changes.position import Position, TableProgress
-from barnabas.net.connect.postgres.segment import SpoolError, read_segment, segment_file
-from barnabas.net.connect.postgres.spool import Spool
+from barnabas.net.programs.connect.postgres.changes.coverage import Range
+from barnabas.net.programs.connect.postgres.changes.envelope import Outgoing
+from barnabas.net.programs.connect.postgres.changes.position import Position, TableProgress
+from barnabas.net.programs.connect.postgres.segment import SpoolError, read_segment, segment_file
+from barnabas.net.programs.connect.postgres.spool import Spool
 
 TABLE = TableProgress(oid=1, key=("id",), key_types=("int4",), ranges=(Range(lower=None, upper=None, lsn=1),))
 UNREAD = replace(TABLE, ranges=())

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from barnabas.net.connect.postgres.changes.faults import SchemaConflictError
-from barnabas.net.connect.postgres.changes.upserts import (
+from barnabas.net.programs.connect.postgres.changes.faults import SchemaConflictError
+from barnabas.net.programs.connect.postgres.changes.upserts import (
     SourceTable,
     TableBatch,
     TableChange,

@@ -1,0 +1,1 @@
+"""Clusters on this machine: their brokers' files, ports, secrets and certificates."""

@@ -53,6 +53,7 @@ BROKER_MODULES = (
     "net/wire/protocol/kafka/codec",
     "net/wire/protocol/kafka/data_apis",
     "net/wire/protocol/kafka/primitives",
+    "net/wire/protocol/kafka/single_produce",
 )
 
 

@@ -52,6 +52,7 @@ _HIGHEST_CODEC = 4
 _UNUSUAL_MASK = (
     TRANSACTIONAL_MASK | CONTROL_MASK | TIMESTAMP_TYPE_MASK | DELETE_HORIZON_MASK | 0x04
 )  # 0x04: a codec of 4 and above, of which only 4 is one
+_NO_KEY = 1  # the zigzag varint of -1
 _ATTRIBUTES = struct.Struct(">h")
 _TIMESTAMP = struct.Struct(">q")
 _CRC = struct.Struct(">I")
@@ -187,7 +188,10 @@ def _check_first_record(attributes: int, view: memoryview, position: int, end: i
         else:
             _, at = decode_varint(view, start + 1)  # after the attributes: the timestamp
             delta, at = decode_varint(view, at)
-        key_length, at = decode_varint(view, at)
+        if at < end and view[at] == _NO_KEY:
+            key_length, at = -1, at + 1
+        else:
+            key_length, at = decode_varint(view, at)
         value_length, at = decode_varint(view, at + max(key_length, 0))
         at += max(value_length, 0)
     except CorruptRecordError as error:

@@ -106,6 +106,16 @@ class Outbox:
         """Send as much as the socket accepts. Raises OSError, also if a file is shorter than its region or cannot be read: then
         no more data is sent, because the other side expects the missing bytes."""
         queue = self._queue
+        if queue is not None and len(queue) == 1 and type(queue[0]) is bytes:  # the usual answer: one small chunk
+            chunk = queue[0]
+            if len(chunk) < SENDMSG_MIN_BYTES and not (
+                self._transport_is_full or self._waits_for_socket or self._closed
+            ):
+                queue.popleft()
+                self.queued_bytes -= len(chunk)
+                self.sent_bytes += len(chunk)
+                self._transport.write(chunk)
+                return
         try:
             while queue and not (self._transport_is_full or self._waits_for_socket or self._closed):
                 head = queue[0]

@@ -34,3 +34,10 @@ class Histogram:
         for bound_s, count in zip(self.bounds_s, self.counts, strict=False):
             found += count
             yield bound_s, found
+
+
+def note_each(histograms: Sequence[Histogram], seconds: Sequence[float], times: int) -> None:
+    """A duration in each histogram, as `note` does it, but in one call: of the hot path."""
+    for histogram, duration_s in zip(histograms, seconds, strict=False):
+        histogram.counts[bisect_left(histogram.bounds_s, duration_s)] += times
+        histogram.total_s += duration_s * times

@@ -6,7 +6,7 @@ The recording is part of the hot path: requests that are handled in one wake-up 
 from collections.abc import Iterator
 from typing import Final
 
-from .histogram import Histogram
+from .histogram import Histogram, note_each
 
 PRODUCE: Final = 0  # the keys of both protocols
 FETCH: Final = 1
@@ -33,6 +33,9 @@ class RequestMeasures:
         self._parts: dict[int, tuple[Histogram, Histogram, Histogram]] = {  # queue, log, wait
             api: (Histogram(), Histogram(), Histogram()) for api in WAITS
         }
+        self._at_once: dict[
+            int, tuple[Histogram, ...]
+        ] = {}  # by API: total, and queue and log where these are measured
         self.errors: dict[tuple[int, int], int] = {}  # by API and code; of each partition that is refused
         self.software: dict[tuple[str, str], int] = {}  # name and version of clients: how often they have said so
         self.group_appends = Histogram()
@@ -55,13 +58,12 @@ class RequestMeasures:
     def answered_at_once(self, counts: dict[int, int], times_s: tuple[float, float], now_s: float) -> None:
         """Requests that arrived together, by API, and did not wait: their answers leave together. Empties `counts`."""
         arrived_s, began_s = times_s
-        took_s = now_s - arrived_s
+        seconds = (now_s - arrived_s, began_s - arrived_s, now_s - began_s)
         for api, count in counts.items():
-            self._total(api).note(took_s, count)
-            parts = self._parts.get(api)
-            if parts is not None:
-                parts[0].note(began_s - arrived_s, count)
-                parts[1].note(now_s - began_s, count)
+            histograms = self._at_once.get(api)
+            if histograms is None:
+                histograms = self._at_once[api] = (self._total(api), *self._parts.get(api, ())[:2])
+            note_each(histograms, seconds, count)
         counts.clear()
 
     def _total(self, api: int) -> Histogram:

@@ -11,21 +11,21 @@ import pytest
 ROOT: Final = Path(__file__).resolve().parents[3]
 # A change that needs more says here what for, in its commit; one that needs much less lowers the number.
 CEILINGS: Final = {
-    "produce acks=1, 1 replicas (Kafka)": 120,
-    "produce acks=-1, 1 replicas (Kafka)": 150,
-    "produce acks=1, 3 replicas (Kafka)": 280,
-    "produce acks=-1, 3 replicas (Kafka)": 790,
-    "fetch, one record (Kafka)": 101,
-    "fetch, nothing there (Kafka)": 75,
+    "produce acks=1, 1 replicas (Kafka)": 99,
+    "produce acks=-1, 1 replicas (Kafka)": 128,
+    "produce acks=1, 3 replicas (Kafka)": 252,
+    "produce acks=-1, 3 replicas (Kafka)": 770,
+    "fetch, one record (Kafka)": 99,
+    "fetch, nothing there (Kafka)": 72,
     "fetch, 34 idle partitions (Kafka)": 610,
-    "fetch in a session, 34 idle partitions (Kafka)": 71,
+    "fetch in a session, 34 idle partitions (Kafka)": 68,
     "metadata of 100 partitions (Kafka)": 50,
-    "produce acks=1, 1 replicas (own)": 102,
-    "produce acks=-1, 1 replicas (own)": 163,
+    "produce acks=1, 1 replicas (own)": 98,
+    "produce acks=-1, 1 replicas (own)": 131,
     "produce acks=1, 3 replicas (own)": 490,
     "produce acks=-1, 3 replicas (own)": 770,
-    "fetch, one record (own)": 84,
-    "fetch, nothing there (own)": 92,
+    "fetch, one record (own)": 82,
+    "fetch, nothing there (own)": 88,
     "fetch, 34 idle partitions (own)": 590,  # and a tick of the quorum
     "metadata of 100 partitions (own)": 390,
     "create topic (SDK)": 3_300,  # on all three brokers

@@ -12,12 +12,14 @@ from typing import Any
 from barnabas.log.vocabulary.errors import BarnabasError, InvalidRequestError, UnsupportedVersionError
 
 from ..codec import Chunk, DecodedRequest, size_of
-from ..responses import ErrorResponse, Response
+from ..responses import ErrorResponse, ProduceResponse, Response
 from . import data_apis, group_apis, metadata_api, producer_ids_api
 from .apis import API_VERSIONS_KEY, SERVED, KafkaApi, KafkaRequest, KafkaResponse, Served, is_flexible
 from .compiler import Encode, Parts, decoder, encoder
 from .message_classes import class_of
 from .primitives import Decode, read_tags
+from .single_produce import VERSIONS as SINGLE_VERSIONS
+from .single_produce import decode_single, encode_single
 from .versions_api import versions_response
 
 _HEAD = struct.Struct(">hhi")  # api key, api version, correlation id
@@ -26,6 +28,7 @@ _REPLY_HEAD = struct.Struct(">ii")  # size, correlation id
 _THROTTLE = struct.Struct(">i")
 _METADATA_TELLS_THROTTLE_SINCE = 3
 _SHORT = struct.Struct(">h")
+_PRODUCE = 0
 BAD_INPUT = (ValueError, IndexError, struct.error)  # what a decoder raises for bytes that are no message
 
 
@@ -85,6 +88,7 @@ class _Way:
     has_header_tags: bool
     answers_with_header_tags: bool
     translation: _Translation | None
+    may_be_single: bool  # Produce: see `single_produce`
 
 
 _WAYS: dict[tuple[int, int], _Way] = {}  # of the versions that clients use: at most those that are served
@@ -108,6 +112,7 @@ def _way(key: int, version: int) -> _Way | None:
         # Not that of ApiVersions: clients must be able to read it before they know any version.
         answers_with_header_tags=is_flexible(answered, version) and key != API_VERSIONS_KEY,
         translation=_TRANSLATED.get(key),
+        may_be_single=key == _PRODUCE and version in SINGLE_VERSIONS,
     )
     return way
 
@@ -148,6 +153,8 @@ class KafkaCodec:
         if way is None:
             refused = UnsupportedVersionError(f"version {version} of ApiVersions is not known")
             return DecodedRequest(correlation_id=correlation_id, api=key, version=0, payload=refused)
+        if way.may_be_single and (single := decode_single(frame, correlation_id, version)) is not None:
+            return single
         try:
             client_id, position = _client_id(frame, is_flexible=way.has_header_tags)
             body, _ = way.decode(frame, position)
@@ -161,6 +168,10 @@ class KafkaCodec:
         """Return one whole frame: small parts joined, records as they are."""
         way = _WAYS.get((request.api, request.version)) or _way(request.api, request.version)
         assert way is not None, "only what was decoded is answered"
+        if way.may_be_single and isinstance(response, ProduceResponse):
+            single = encode_single(request.correlation_id, response, throttle_ms)
+            if single is not None:
+                return [single]
         parts = Parts()
         parts.chunks = []
         if way.answers_with_header_tags:

@@ -15,7 +15,7 @@ import base64
 import logging
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from barnabas.log.vocabulary.errors import BarnabasError, BrokerNotAvailableError, NotControllerError
 from barnabas.log.vocabulary.metadata_position import MetadataPosition
@@ -23,7 +23,7 @@ from barnabas.log.vocabulary.node_address import NodeAddress
 from barnabas.log.vocabulary.quorum import CommittedCommand
 
 from ..controller.controller import Controller
-from ..group_state.group_state import GroupState
+from ..group_state.group_state import GROUP_RECORDS, GroupState
 from ..metadata.controller_errors import DivergentMetadataError
 from ..metadata.controller_result import ControllerResult, Respond
 from ..metadata.controller_settings import MAX_RECORDS_PER_COMMAND
@@ -51,6 +51,9 @@ logger = logging.getLogger("barnabas.quorum")
 MAX_PENDING_RECORDS = 50_000  # appended and not committed: about 5 MB; more would only increase the waiting time
 _MAX_WORK_PER_TICK = 100  # pieces of maintenance; the rest is done at the next tick
 _CLAIM_BITS = 62  # of msgpack's and Kafka's 64
+# Other brokers do not wait for them: a coordinator answers when the controller does, and whoever hosts a slot next reads its
+# state at the record that moves it. A claim is waited for.
+_ONLY_ASKED = (*GROUP_RECORDS, ControllerRecord)
 _NO_CHANGES = MetadataChanges()
 _NOBODY = Leadership(leader_id=None, term=0, is_self=False)
 
@@ -67,11 +70,11 @@ class MetadataPublication:
     restored: bool = False  # from a snapshot: group state must be read again with `slot_snapshot`
     records: tuple[tuple[int, Record], ...] = ()  # of the image, with the index of their command, without void ones
     quarantined: tuple[str, ...] = ()  # committed records that could not be applied, since the start of this process
+    keeps_image: bool = field(init=False)  # it differs from the one published before by its offset alone
 
-    @property
-    def keeps_image(self) -> bool:
-        """Whether the image differs from the one published before by its offset alone."""
-        return not (self.records or self.restored) and self.changes == _NO_CHANGES
+    def __post_init__(self) -> None:
+        keeps_image = not (self.records or self.restored) and self.changes == _NO_CHANGES
+        object.__setattr__(self, "keeps_image", keeps_image)
 
 
 class MetadataNode:
@@ -242,7 +245,10 @@ class MetadataNode:
     def _append(self, pending: PendingAppend) -> None:
         assert self._quorum is not None, "an observer decides nothing"
         self._quorum.append(
-            pending.command, term=pending.term, done=lambda outcome: self._append_done(pending, outcome)
+            pending.command,
+            term=pending.term,
+            done=lambda outcome: self._append_done(pending, outcome),
+            others_wait=pending.is_claim or any(not isinstance(record, _ONLY_ASKED) for record in pending.records),
         )
         self._pending.add(pending)
 

@@ -16,6 +16,7 @@ from ..group_state.offsets_log import SlotLog
 from ..metadata.delta import MetadataDelta
 from ..metadata.image import SLOT_COUNT, MetadataChanges, MetadataImage, differences
 from ..metadata.records import (
+    ControllerRecord,
     Record,
     RecoveryRecord,
     RemoveTopicRecord,
@@ -35,7 +36,7 @@ class Replayed:
     changes: MetadataChanges = field(default_factory=MetadataChanges)
     records: list[tuple[int, Record]] = field(default_factory=list)  # of the image
     group_records: list[tuple[int, Record]] = field(default_factory=list)
-    is_of_groups: bool = True  # no record was about the image, not even a void one
+    is_of_groups: bool = True  # no record was about the image, not even a void one; proofs of controllers may be there
 
 
 class MetadataState:
@@ -78,6 +79,11 @@ class MetadataState:
                 self.occupied_slots.add(record.slot)
                 replayed.group_records.append((index, record))
             return
+        if isinstance(record, ControllerRecord) and (record.controller_id, record.controller_epoch) == (
+            delta.controller_id,
+            delta.controller_epoch,
+        ):
+            return  # the proof of a controller that is not deposed: nothing has changed
         replayed.is_of_groups = False
         removed_topic = delta.topic_name(record.topic_id) if isinstance(record, RemoveTopicRecord) else None
         if not replay(delta, record, index):

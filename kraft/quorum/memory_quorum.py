@@ -43,7 +43,9 @@ class InMemoryNode:
         self.connected = True
         self._committed_index = 0
 
-    def append(self, command: bytes, *, term: int, done: Callable[[AppendOutcome], None]) -> None:
+    def append(
+        self, command: bytes, *, term: int, done: Callable[[AppendOutcome], None], others_wait: bool = True
+    ) -> None:
         if len(command) > MAX_COMMAND_BYTES:
             raise InvalidRequestError(f"a command has {len(command)} bytes; at most {MAX_COMMAND_BYTES} are allowed")
         self._quorum.pending.append(_Pending(node_id=self.node_id, term=term, command=command, done=done))

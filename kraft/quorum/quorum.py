@@ -52,8 +52,13 @@ class QuorumListener(Protocol):
 class Quorum(Protocol):
     """An ordered, replicated, durable log of commands."""
 
-    def append(self, command: bytes, *, term: int, done: Callable[[AppendOutcome], None]) -> None:
+    def append(
+        self, command: bytes, *, term: int, done: Callable[[AppendOutcome], None], others_wait: bool = True
+    ) -> None:
         """Append in `term` only. `done` is called exactly once, later, after `committed` if it was committed.
+
+        `others_wait`: other nodes are told of the commit at once; if not, with the next message, a quarter of a heartbeat later
+        at the latest.
 
         Raises InvalidRequestError for a command over the size limit.
         """

@@ -174,7 +174,9 @@ class RaftQuorum:
 
     # The port (kraft.quorum.quorum.Quorum)
 
-    def append(self, command: bytes, *, term: int, done: Callable[[AppendOutcome], None]) -> None:
+    def append(
+        self, command: bytes, *, term: int, done: Callable[[AppendOutcome], None], others_wait: bool = True
+    ) -> None:
         began_s = self._clock()
 
         def ended(outcome: AppendOutcome) -> None:
@@ -182,7 +184,7 @@ class RaftQuorum:
                 self._committed_in(self._clock() - began_s)
             done(outcome)
 
-        self._started.commands.submit(command, term, ended)
+        self._started.commands.submit(command, term, ended, others_wait=others_wait)
 
     @property
     def leadership(self) -> Leadership:
@@ -197,7 +199,7 @@ class RaftQuorum:
     def read_barrier(self, done: Callable[[AppendOutcome], None]) -> None:
         """Commit a no-op in the current term: COMMITTED means that this node was the leader at the time of the call."""
         core = self._started
-        core.commands.submit(None, core.engine.term, done)
+        core.commands.submit(None, core.engine.term, done, others_wait=False)
 
     def transfer_leadership(self, target_id: int) -> bool:
         """Ask `target_id` to take over at once. False: not the leader, or the target lacks entries or is gone."""

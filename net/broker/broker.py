@@ -433,7 +433,8 @@ class Broker:
     # --- metadata and effects -----------------------------------------------------------------------------------------
 
     def _published(self, publication: MetadataPublication) -> None:
-        self.events.published(publication)
+        if not publication.keeps_image:
+            self.events.published(publication)
         self.log_service.published(publication)
         if not publication.keeps_image:
             self.settings_report.published(publication)

@@ -218,15 +218,28 @@ class ReplicationService:
         if self._is_stopped:
             return
         self._newest = publication
-        self._work.add(self._take_up(publication))
+        if self._work.is_idle and self._knows_all_but_offset(publication):  # nearly all of a busy cluster
+            self._took_up(publication.image)
+        else:
+            self._work.add(self._take_up(publication))
 
     def _take_up(self, publication: MetadataPublication) -> Steps:
         """A step for each partition. Metadata older than this registration is not applied: its roles are outdated."""
-        if publication.keeps_image and publication.image.brokers is self._image.brokers:
-            self._image = publication.image
+        if self._knows_all_but_offset(publication):
+            self._took_up(publication.image)
         else:
             yield from self._apply(publication)
-        self.taken_up_offset = publication.image.offset
+            self._tell_taken_up(publication.image.offset)
+
+    def _knows_all_but_offset(self, publication: MetadataPublication) -> bool:
+        return publication.keeps_image and publication.image.brokers is self._image.brokers
+
+    def _took_up(self, image: MetadataImage) -> None:
+        self._image = image
+        self._tell_taken_up(image.offset)
+
+    def _tell_taken_up(self, offset: int) -> None:
+        self.taken_up_offset = offset
         self._effects.progressed()
 
     def _apply(self, publication: MetadataPublication) -> Steps:

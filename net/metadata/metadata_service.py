@@ -166,6 +166,8 @@ class MetadataService:
 
     def progressed(self) -> None:
         """The applied offset may have risen."""
+        if not self._waiters:
+            return
         applied_offset = self.applied_offset
         for waiter, offset in self._waiters.items():
             if applied_offset >= offset and not waiter.done():

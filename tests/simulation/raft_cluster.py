@@ -193,7 +193,14 @@ class SimulatedQuorum:
         assert self.leader is not None
         return self.leader
 
-    def append(self, node_id: int, outcomes: dict[bytes, AppendOutcome] | None = None, size_bytes: int = 0) -> bytes:
+    def append(
+        self,
+        node_id: int,
+        outcomes: dict[bytes, AppendOutcome] | None = None,
+        size_bytes: int = 0,
+        *,
+        others_wait: bool = True,
+    ) -> bytes:
         self.sent += 1
         command = b"%d:%d" % (node_id, self.sent) + b"x" * size_bytes
         node = self.nodes[node_id]
@@ -203,7 +210,7 @@ class SimulatedQuorum:
                 outcomes[command] = outcome
             self._outcome(node, command, outcome)
 
-        node.quorum.append(command, term=node.quorum.leadership.term, done=done)
+        node.quorum.append(command, term=node.quorum.leadership.term, done=done, others_wait=others_wait)
         return command
 
     def commit(self, limit_s: float = 10.0, size_bytes: int = 0) -> bytes:
@@ -376,7 +383,7 @@ class _Faults:
         for node_id, node in self.cluster.nodes.items():
             if node.quorum.leadership.is_self and self.rng.random() < 0.7:
                 for _ in range(self.rng.randint(1, 5)):
-                    self.cluster.append(node_id)
+                    self.cluster.append(node_id, others_wait=self.cluster.sent % 2 == 0)
 
 
 def run_after_formation(seed: int) -> None:

@@ -26,15 +26,20 @@ class Commands:
         self._engine = engine
         self._journal = journal
         self._wake = ports.wake
-        self.queue: deque[tuple[bytes | None, int, Done]] = deque()  # command (None: a no-op), term, done
+        self.queue: deque[tuple[bytes | None, int, Done, bool]] = (
+            deque()
+        )  # command (None: a no-op), term, done, others_wait
         self._queued_bytes = 0
         self._waiting: dict[int, list[tuple[int, Done]]] = {}  # by index: the term it was appended in
         self._waiting_count = 0
+        self._quiet: dict[
+            int, int
+        ] = {}  # index -> term: no other node waits for its commit; some of those in `_waiting`
         self.outcomes: deque[tuple[Done, AppendOutcome]] = deque()
         self._is_closed = False
 
-    def submit(self, command: bytes | None, term: int, done: Done) -> None:
-        """`None` appends a no-op. Raises InvalidRequestError for a command that is too long."""
+    def submit(self, command: bytes | None, term: int, done: Done, *, others_wait: bool = True) -> None:
+        """`None` appends a no-op. `others_wait`: as in `Quorum.append`. Raises InvalidRequestError for too long a command."""
         size_bytes = len(command) if command is not None else 0
         if size_bytes > MAX_COMMAND_BYTES:
             raise InvalidRequestError(
@@ -44,14 +49,14 @@ class Commands:
         if self._is_closed or pending >= MAX_PENDING_COMMANDS or self._queued_bytes + size_bytes > MAX_PENDING_BYTES:
             self.outcomes.append((done, AppendOutcome.NOT_APPENDED))
         else:
-            self.queue.append((command, term, done))
+            self.queue.append((command, term, done, others_wait))
             self._queued_bytes += size_bytes
         self._wake()
 
     def append_queued(self) -> None:
         engine = self._engine
         for _ in range(min(len(self.queue), MAX_APPENDS_PER_STEP)):
-            command, term, done = self.queue.popleft()
+            command, term, done, others_wait = self.queue.popleft()
             self._queued_bytes -= len(command) if command is not None else 0
             if not engine.is_leader or term != engine.term:
                 self.outcomes.append((done, AppendOutcome.NOT_APPENDED))
@@ -60,6 +65,8 @@ class Commands:
             self._journal.add(NO_OP if command is None else REGULAR + command, index, term)
             self._waiting.setdefault(index, []).append((term, done))
             self._waiting_count += 1
+            if not others_wait:
+                self._quiet[index] = term
         if self.queue:
             self._wake()
 
@@ -67,9 +74,15 @@ class Commands:
     def are_waiting(self) -> bool:
         return bool(self._waiting)
 
+    def do_others_wait(self, first: int, last: int) -> bool:
+        """Whether other nodes wait for one of these commits, by this leader. They do for entries that are no commands."""
+        quiet, term = self._quiet, self._engine.term
+        return any(quiet.get(index) != term for index in range(first, last + 1))
+
     def settle(self, index: int, committed_term: int | None) -> None:
         """Determine the outcome of the appends at `index`; a term of None: the outcome is unknown."""
         waiting = self._waiting.pop(index, ())
+        self._quiet.pop(index, None)
         self._waiting_count -= len(waiting)
         for term, done in waiting:
             if committed_term is None:

@@ -77,13 +77,15 @@ class RaftCore:
         self.follower = self.follower_type(
             electorate, formation, engine, journal, snapshots, elections, links, self.applier, ports
         )
-        self.leader = self.leader_type(electorate, formation, engine, journal, elections, sender, self.applier, ports)
+        self.leader = self.leader_type(
+            electorate, formation, engine, journal, elections, sender, self.applier, self.commands, ports
+        )
         self.hand_over = HandOver(electorate, engine, elections, ports)
         self.changes = self.changes_type(
             electorate, formation, engine, journal, elections, self.leader, links, self.hand_over, ports
         )
         self._handlers = self._table_of_handlers()
-        journal.on_durable = lambda: self._guarded(self.follower.on_durable)
+        journal.on_durable = lambda: self._guarded(self._flushed)
         links.changed()
 
     def _table_of_handlers(self) -> dict[type[Message], Callable[[int, Any], None]]:
@@ -159,6 +161,12 @@ class RaftCore:
         if self.credibility.believes(peer_id, message):
             self._handlers[type(message)](peer_id, message)
 
+    def _flushed(self) -> None:
+        """A leader's own copy counts; a follower has nothing to do but to answer."""
+        if self.engine.is_leader and self.leader.may_commit:
+            self._wake()
+        self.follower.on_durable()
+
     def load(self, snapshot: Snapshot | None) -> None:
         """Restore the state on disk, before the first step. Raises what the listener raises."""
         if snapshot is not None:
@@ -208,8 +216,9 @@ class RaftCore:
             self.forming.form_if_possible(now)
         self.elections.excuse_absence(now)
         if not engine.is_leader:
+            journal.sync_soon()  # first: the leader waits for it, and for nothing else that this step does
             self.elections.campaign_if_due(now)
-        before = (journal.last_index, engine.commit_index)
+        last_index = journal.last_index
         if engine.is_leader:
             leader.commit_what_a_majority_has()
             self.elections.give_up_if_isolated(now)
@@ -224,11 +233,11 @@ class RaftCore:
         self.electorate.membership.applied(self.applier.applied_index)
         if engine.is_leader:
             leader.raise_barriers()
-            leader.send_if_due(now, has_moved=before != (journal.last_index, engine.commit_index))
+            leader.send_if_due(now, has_grown=last_index != journal.last_index)
+        journal.sync_soon()
         if self.commands.outcomes:
             self.commands.deliver_outcomes()
         self.compaction.compact_if_due(now)
-        journal.sync_soon()
 
     def _report_leadership(self) -> None:
         engine, reported = self.engine, self._reported

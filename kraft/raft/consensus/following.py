@@ -46,7 +46,6 @@ class Follower:
         self._transport = ports.transport
         self._clock = ports.clock
         self._heartbeat_s = ports.timing.heartbeat_s
-        self._wake = ports.wake
         self._report = ports.report
         self._receiver = SnapshotReceiver()
         self._unacknowledged: tuple[int, int, int] | None = None  # (leader, term, match index) that waits for the disk
@@ -159,8 +158,6 @@ class Follower:
 
     def on_durable(self) -> None:
         """A flush is done: acknowledge what it covers (under load something newer always waits for the next one)."""
-        if self._engine.is_leader:  # its own copy counts; a follower has nothing to do but to answer
-            self._wake()
         if self._unacknowledged is None:
             return
         leader_id, term, match_index = self._unacknowledged

@@ -9,10 +9,14 @@ from ...quorum.journal_format import NO_OP
 from ..protocol.messages import AppendReply, Welcome
 from ..protocol.snapshot_transfer import SnapshotSender
 from .applying import Applier
+from .commands import Commands
 from .elections import Elections
 from .electorate import Electorate
 from .engine import PysyncobjEngine
 from .ports import Journal, Ports
+
+LATER = float("inf")
+TELLS_PER_HEARTBEAT = 8  # a tick later at the latest, the others learn of commits for which they do not wait
 
 
 class Leader:
@@ -27,6 +31,7 @@ class Leader:
         elections: Elections,
         sender: SnapshotSender,
         applier: Applier,
+        commands: Commands,
         ports: Ports,
     ) -> None:
         self._electorate = electorate
@@ -37,9 +42,12 @@ class Leader:
         self._transport = ports.transport
         self._sender = sender
         self._applier = applier
+        self._commands = commands
         self._clock = ports.clock
+        self._quiet_s = ports.timing.heartbeat_s / TELLS_PER_HEARTBEAT
         self._learned: dict[int, int] = {}  # what blank peers have on disk; it does not count
         self._led_term: int | None = None
+        self._tell_at = LATER  # of commits that the others do not know
         self.must_send = False  # at the next step, whatever has moved
         self.is_told_news = False  # by the last answer: it may change what is committed, sent, or who leads
 
@@ -53,7 +61,7 @@ class Leader:
 
     def on_append_reply(self, peer_id: int, message: AppendReply) -> None:
         engine = self._engine
-        self.is_told_news = not message.is_success or message.is_reset or message.next_index - 1 > engine.commit_index
+        self.is_told_news = not message.is_success or message.is_reset
         if message.term > engine.term and not self._formation.blank:
             self.is_told_news = True
             self._elections.step_down(message.term)
@@ -74,6 +82,7 @@ class Leader:
             match_index = min(message.next_index - 1, self._journal.last_index)
             engine.set_match(peer_id, max(match_index, engine.match_of(peer_id)))
             engine.set_next(peer_id, max(engine.next_of(peer_id), match_index + 1))
+            self.is_told_news |= self.may_commit
 
     def _learner_progressed(self, peer_id: int, message: AppendReply) -> None:
         """The acknowledgement of a blank peer: it advances next_index only; it counts for neither commit nor leadership."""
@@ -87,15 +96,26 @@ class Leader:
 
     def commit_what_a_majority_has(self) -> None:
         """The median of what is on disk, ours included; by counting only entries of this term (paper, 5.4.2)."""
+        engine = self._engine
+        index = self._majority_index()
+        if index > engine.commit_index and self._journal.term_at(index) == engine.term:
+            self.must_send |= self._commands.do_others_wait(engine.commit_index + 1, index)
+            self._tell_at = min(self._tell_at, self._clock() + self._quiet_s)
+            self._applier.commit(index)
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the next step would commit something."""
+        return self._majority_index() > self._engine.commit_index
+
+    def _majority_index(self) -> int:
         engine, electorate = self._engine, self._electorate
         durable = engine.matches_of(self._formation.counting(electorate.other_ids))
         durable += [0] * (len(electorate.other_ids) - len(durable))
         if electorate.is_voter:
             durable.append(self._journal.durable_index)
         durable.sort(reverse=True)
-        index = durable[electorate.majority - 1]
-        if index > engine.commit_index and self._journal.term_at(index) == engine.term:
-            self._applier.commit(index)
+        return durable[electorate.majority - 1]
 
     def raise_barriers(self) -> None:
         """Give every blank peer an entry to learn that is committed without it."""
@@ -111,8 +131,9 @@ class Leader:
             for peer_id in blank:
                 self._formation.barriers[peer_id] = index
 
-    def send_if_due(self, now: float, *, has_moved: bool) -> None:
-        """`has_moved`: the log or the commit index, in this step."""
+    def send_if_due(self, now: float, *, has_grown: bool) -> None:
+        """`has_grown`: the log, in this step. Each message tells the commit index, too."""
         must_send, self.must_send = self.must_send, False
-        if must_send or has_moved or self._engine.heartbeat_is_due(now):
+        if must_send or has_grown or now >= self._tell_at or self._engine.heartbeat_is_due(now):
+            self._tell_at = LATER
             self._engine.send_entries()

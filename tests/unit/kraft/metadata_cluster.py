@@ -42,7 +42,9 @@ class FakeQuorum:
     delivered: int = 0  # of the cluster's log
     undone: list[tuple[Entry, AppendOutcome]] = field(default_factory=list)
 
-    def append(self, command: bytes, *, term: int, done: Callable[[AppendOutcome], None]) -> None:
+    def append(
+        self, command: bytes, *, term: int, done: Callable[[AppendOutcome], None], others_wait: bool = True
+    ) -> None:
         entry = Entry(term, command, self, done)
         if not self.leadership.is_self or self.leadership.term != term:
             self.undone.append((entry, AppendOutcome.NOT_APPENDED))

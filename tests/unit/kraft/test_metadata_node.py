@@ -24,7 +24,16 @@ from barnabas.kraft.metadata.records import (
     TopicRecord,
     encode_batch,
 )
-from barnabas.kraft.metadata.requests import ControllerRequest, CreateTopic, DeleteTopic, Done, TopicCreated
+from barnabas.kraft.metadata.requests import (
+    AppendGroupRecords,
+    ControllerRequest,
+    CreateTopic,
+    DeleteTopic,
+    Done,
+    RenewSlot,
+    SlotAppend,
+    TopicCreated,
+)
 from barnabas.kraft.node.metadata_feed import FeedRing, MetadataFeed
 from barnabas.kraft.node.metadata_node import MetadataNode
 from barnabas.kraft.node.quarantine import Quarantine
@@ -175,10 +184,42 @@ def test_a_refusal_waits_for_what_it_was_decided_upon() -> None:
     assert isinstance(second[0], TopicAlreadyExistsError)
 
 
+class NotingQuorum(FakeQuorum):
+    """Notes for which commands other nodes wait."""
+
+    def append(
+        self, command: bytes, *, term: int, done: Callable[[AppendOutcome], None], others_wait: bool = True
+    ) -> None:
+        self.waited_for = [*getattr(self, "waited_for", []), others_wait]
+        super().append(command, term=term, done=done, others_wait=others_wait)
+
+
+def test_other_brokers_wait_for_changes_of_the_image_alone() -> None:
+    cluster = SingleController(3)
+    quorum, node = cluster.cluster.quorums[0], cluster.cluster.nodes[0]
+    quorum.__class__ = NotingQuorum
+    assert isinstance(quorum, NotingQuorum)
+    slot = node.image.slots[3]
+    owner, epoch = slot.coordinator, slot.coordinator_epoch
+    record = RemoveGroupRecord(slot=3, coordinator_epoch=epoch, group_id="g")
+    expected = []
+    for request, others_wait in (
+        (CreateTopic(name="t"), True),
+        (AppendGroupRecords(node_id=owner, slots=(SlotAppend.of(3, epoch, (record,)),)), False),
+        (AppendGroupRecords(node_id=owner, slots=(SlotAppend.of(3, epoch, ()),)), False),  # a proof
+        (RenewSlot(node_id=owner, slot=3, coordinator_epoch=epoch), True),
+    ):
+        assert not isinstance(cluster.ask(request), BarnabasError)
+        expected.append(others_wait)
+        assert quorum.waited_for == expected, request
+    cluster.cluster.elect(0)
+    assert quorum.waited_for == [*expected, True]  # its claim
+
+
 class SmallQuorum(FakeQuorum):
     """Takes no command at all."""
 
-    def append(self, command: bytes, *, term: int, done: object) -> None:
+    def append(self, command: bytes, *, term: int, done: object, others_wait: bool = True) -> None:
         raise InvalidRequestError("the command is too large")
 
 

@@ -2,17 +2,23 @@
 
 from collections import Counter
 
+import pytest
 from simulation.raft_cluster import TIMING, SimulatedQuorum
 from unit.kraft.raft_quorums import core_of, finish, running
 
+from barnabas.kraft.quorum.quorum import AppendOutcome
+from barnabas.kraft.raft.consensus.leading import TELLS_PER_HEARTBEAT
+from barnabas.kraft.raft.driver import TICKS_PER_HEARTBEAT
 from barnabas.kraft.raft.protocol.messages import AppendEntries, AppendReply, Message
 
 COMMANDS = 20
 LONGER_THAN_A_COMMIT_S = 0.02  # and shorter than a heartbeat
 # Per commit. The leader sends the entry and the new commit index, each to two followers, which acknowledge the entry.
 MOST_ENTRIES, MOST_REPLIES = 4, 2
-# The leader: appended, flushed, acknowledged. A follower: has the entry, learns of the commit. And now and then a tick.
-MOST_STEPS = 3 + 2 * 2
+# The leader: appended, acknowledged. A follower: has the entry, learns of the commit. And now and then a tick.
+MOST_STEPS = 2 + 2 * 2
+# Without others who wait: they learn of the commit with the next entry.
+MOST_QUIET_ENTRIES, MOST_QUIET_STEPS = 2, 2 + 2
 
 
 class _Counts:
@@ -41,21 +47,74 @@ class _Counts:
         driver._run = counted_run  # type: ignore[method-assign]
 
 
-def test_messages_and_steps_of_a_commit() -> None:
+def _commit(cluster: SimulatedQuorum, leader_id: int, *, others_wait: bool = True) -> None:
+    outcomes: dict[bytes, AppendOutcome] = {}
+    cluster.append(leader_id, outcomes, others_wait=others_wait)
+    assert cluster.loop.run_until(lambda: bool(outcomes), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("others_wait", "most_entries", "most_steps"),
+    [(True, MOST_ENTRIES, MOST_STEPS), (False, MOST_QUIET_ENTRIES, MOST_QUIET_STEPS)],
+)
+def test_messages_and_steps_of_a_commit(others_wait: bool, most_entries: int, most_steps: int) -> None:
     cluster = running()
     cluster.loop.run_for(1.0)
     leader = cluster.wait_for_leader()
+    core = core_of(cluster, leader)
     counts = _Counts(cluster)
     began = cluster.loop.time()
     for _ in range(COMMANDS):
-        cluster.append(leader)
-        cluster.loop.run_for(LONGER_THAN_A_COMMIT_S)
+        _commit(cluster, leader, others_wait=others_wait)
+        if others_wait:
+            cluster.loop.run_for(LONGER_THAN_A_COMMIT_S)
     heartbeats = 2 * (int((cluster.loop.time() - began) / TIMING.heartbeat_s) + 1)
-    assert core_of(cluster, leader).engine.commit_index == core_of(cluster, leader).journal.last_index
-    assert counts.sent[AppendEntries] <= MOST_ENTRIES * COMMANDS + heartbeats
+    assert core.engine.commit_index == core.journal.last_index
+    assert counts.sent[AppendEntries] <= most_entries * COMMANDS + heartbeats
     assert MOST_REPLIES * COMMANDS <= counts.sent[AppendReply] <= MOST_REPLIES * COMMANDS + heartbeats
-    assert counts.steps <= MOST_STEPS * COMMANDS + 2 * heartbeats
+    assert counts.steps <= most_steps * COMMANDS + 2 * heartbeats
     finish(cluster)
+
+
+def test_others_learn_of_a_commit_at_once_or_within_a_quarter_of_a_heartbeat() -> None:
+    cluster = running()
+    leader_id = cluster.wait_for_leader()
+    cluster.loop.run_for(1.0)
+    leader = core_of(cluster, leader_id)
+    follower = core_of(cluster, leader.electorate.other_ids[0])
+
+    def told_within(within_s: float) -> bool:
+        return cluster.loop.run_until(lambda: follower.engine.commit_index == leader.journal.last_index, within_s)
+
+    for others_wait in (True, False, True):
+        _commit(cluster, leader_id)  # so that no heartbeat is due soon
+        assert told_within(0.05)
+        _commit(cluster, leader_id, others_wait=others_wait)
+        assert told_within(0.002) == others_wait
+        assert told_within(TIMING.heartbeat_s / TELLS_PER_HEARTBEAT + TIMING.heartbeat_s / TICKS_PER_HEARTBEAT)
+    # One that is waited for takes the others along.
+    cluster.append(leader_id, others_wait=False)
+    _commit(cluster, leader_id)
+    assert told_within(0.02)
+    finish(cluster)
+
+
+def test_what_an_earlier_leader_appended_is_told_at_once() -> None:
+    """Only the leader that has appended a command knows that others do not wait for it."""
+    commands = core_of(cluster := running(), cluster.wait_for_leader()).commands
+    engine, first = commands._engine, commands._journal.last_index + 1
+    for others_wait in (False, False, True):
+        commands.submit(b"x", engine.term, lambda _outcome: None, others_wait=others_wait)
+    commands.append_queued()
+    assert not commands.do_others_wait(first, first + 1)
+    assert commands.do_others_wait(first, first + 2)
+    assert commands.do_others_wait(first - 1, first)
+    engine.term += 1
+    assert commands.do_others_wait(first, first + 1)
+    engine.term -= 1
+    commands.settle(first, engine.term)
+    assert commands.do_others_wait(first, first)
+    cluster.close()
 
 
 def test_a_follower_that_is_only_told_of_commits_still_gives_signs_of_life() -> None:

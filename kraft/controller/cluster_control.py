@@ -236,6 +236,8 @@ class ClusterControl:
         register again (most often on the machine where the quorum was recovered) would lose its place to brokers that are gone.
         Of many partitions, this is the next piece: nothing may be decided before the last one, see `is_fencing_former_processes`.
         """
+        if not self._former:
+            return ()
         former = self._former & frozenset(unfenced_brokers(view))
         if not former:
             self._former = former

@@ -46,8 +46,7 @@ def slot_moves(view: MetadataDelta, *, active: frozenset[int]) -> tuple[SlotReco
     eligible = _eligible(view, active)
     counts = _slot_counts(view, eligible)
     moves = []
-    for number in range(SLOT_COUNT):
-        slot = view.slot(number)
+    for number, slot in enumerate(view.slots()):
         if slot.coordinator in eligible:
             continue
         heir = min(counts, key=lambda node_id: (counts[node_id], node_id), default=NO_COORDINATOR)
@@ -61,8 +60,7 @@ def balancing_moves(view: MetadataDelta, *, occupied: Container[int]) -> tuple[S
     """Move slots that never had a group from brokers with the most slots to those with the fewest."""
     counts = _slot_counts(view, _eligible(view, view.active_brokers()))
     moves = []
-    for number in range(SLOT_COUNT):
-        slot = view.slot(number)
+    for number, slot in enumerate(view.slots()):
         if number in occupied or slot.coordinator not in counts:
             continue
         heir = min(counts, key=lambda node_id: (counts[node_id], node_id))
@@ -184,10 +182,9 @@ def _eligible(view: MetadataDelta, active: frozenset[int]) -> frozenset[int]:
 
 def _slot_counts(view: MetadataDelta, active: frozenset[int]) -> "Counter[int]":
     counts = Counter(dict.fromkeys(sorted(active), 0))
-    for number in range(SLOT_COUNT):
-        coordinator = view.slot(number).coordinator
-        if coordinator in active:
-            counts[coordinator] += 1
+    for slot in view.slots():
+        if slot.coordinator in active:
+            counts[slot.coordinator] += 1
     return counts
 
 

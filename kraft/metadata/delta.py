@@ -142,6 +142,13 @@ class MetadataDelta:
     def slot(self, number: int) -> SlotImage:
         return self.changed_slots.get(number, self.base.slots[number])
 
+    def slots(self) -> list[SlotImage]:
+        """All, by number: the controller looks at them in every tick."""
+        slots = list(self.base.slots)
+        for number, slot in self.changed_slots.items():
+            slots[number] = slot
+        return slots
+
     def acls_of(self, resource: AclResource) -> Collection[Acl]:
         """The permissions that name exactly this resource or prefix."""
         return self.changed_acls.get(resource, self.base.acls.get(resource, ()))

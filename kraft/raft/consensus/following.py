@@ -166,6 +166,7 @@ class Follower:
         if term == self._engine.term:
             covered = min(match_index, self._journal.durable_index)
             self._reply(leader_id, covered + 1, reset=False, success=True)
+            self._transport.flush()
 
     def _give_sign_of_life(self, leader_id: int) -> None:
         """Neither success nor reset. A leader resigns without it, if a flush or a snapshot takes its only follower longer."""

@@ -137,3 +137,4 @@ class Leader:
         if must_send or has_grown or now >= self._tell_at or self._engine.heartbeat_is_due(now):
             self._tell_at = LATER
             self._engine.send_entries()
+            self._transport.flush()  # the others write to their disks while this node writes to its own

@@ -146,6 +146,9 @@ class MessageTransport(Protocol):
 
     def send(self, peer_id: int, message: Message) -> bool: ...
 
+    def flush(self) -> None:
+        """Send now what `send` has taken: others wait for it, and it need not wait for a pass of the loop."""
+
     def backlog_bytes(self, peer_id: int) -> int: ...
 
 

@@ -42,6 +42,7 @@ class PeerConnection(asyncio.Protocol):
         self._received = bytearray()
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
+        self._flush_is_due = False  # in the next pass of the loop
         self._transport: asyncio.Transport | None = None
 
     @property
@@ -100,12 +101,18 @@ class PeerConnection(asyncio.Protocol):
 
     def put(self, framed: bytes) -> None:
         """Send together with all other messages of this iteration of the event loop: one system call for all."""
-        if not self._unsent:
-            self._loop.call_soon(self._flush)
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush_if_due)
         self._unsent.append(framed)
         self._unsent_bytes += len(framed)
 
-    def _flush(self) -> None:
+    def _flush_if_due(self) -> None:
+        self._flush_is_due = False
+        if self._unsent:
+            self.flush()
+
+    def flush(self) -> None:
         if self._unsent and not self.is_closing:
             assert self._transport is not None
             self._transport.write(b"".join(self._unsent))
@@ -113,7 +120,7 @@ class PeerConnection(asyncio.Protocol):
         self._unsent_bytes = 0
 
     def close_after_sending(self) -> None:
-        self._flush()
+        self.flush()
         if self._transport is not None:
             self._transport.close()
 

@@ -186,6 +186,10 @@ class RaftTransport:
         link.put(self._encode(message))
         return True
 
+    def flush(self) -> None:
+        for link in self._links.values():
+            link.flush()
+
     def backlog_bytes(self, peer_id: int) -> int:
         link = self._links.get(peer_id)
         return link.backlog_bytes if link is not None else 0

@@ -61,6 +61,7 @@ class RaftCore:
         self._listener = listener
         self._fatal = fatal
         self._reported = Leadership(leader_id=None, term=0, is_self=False)
+        self._position = (0, 0)  # committed and applied, at the end of the last step
         self.halted = False
         self.journal = journal
         self.electorate = electorate = self.electorate_type(node_id, membership)
@@ -227,14 +228,17 @@ class RaftCore:
         if self.commands.queue and not hand_over.is_open:
             self.commands.append_queued()
         self.changes.advance(now)
-        hand_over.give_way(now)
-        self.links.follow_commit()
         hand_over.advance(now)
-        self.electorate.membership.applied(self.applier.applied_index)
+        position = (engine.commit_index, self.applier.applied_index)
+        if position != self._position:
+            self._position = position
+            self.links.follow_commit()
+            self.electorate.membership.applied(self.applier.applied_index)
         if engine.is_leader:
             leader.raise_barriers()
             leader.send_if_due(now, has_grown=last_index != journal.last_index)
-        journal.sync_soon()
+        if engine.is_leader or last_index != journal.last_index:
+            journal.sync_soon()
         if self.commands.outcomes:
             self.commands.deliver_outcomes()
         self.compaction.compact_if_due(now)

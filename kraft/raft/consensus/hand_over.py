@@ -42,11 +42,9 @@ class HandOver:
             self._wake()
         return True
 
-    def give_way(self, now: float) -> None:
+    def _give_way(self, now: float) -> None:
         """A leader that must not lead hands over. If no voter has taken over in time, it follows, and the others elect."""
-        if not self._engine.is_leader:
-            self._open = None
-        if self._elections.may_lead or not self._engine.is_leader or not self._electorate.other_ids:
+        if not self._electorate.other_ids:
             self._has_offered = False
         elif self._open is None:
             if self._has_offered or not self.begin(now):
@@ -58,6 +56,14 @@ class HandOver:
         return self._open is not None
 
     def advance(self, now: float) -> None:
+        """In every step."""
+        if not self._engine.is_leader:
+            self._open, self._has_offered = None, False
+            return
+        if not self._elections.may_lead:
+            self._give_way(now)
+        else:
+            self._has_offered = False
         asked = self._open
         if asked is None:
             return

@@ -61,6 +61,7 @@ class RaftCore:
         self._listener = listener
         self._fatal = fatal
         self._reported = Leadership(leader_id=None, term=0, is_self=False)
+        self._has_waited = False  # the last step has left its work to the next one
         self._position = (0, 0)  # committed and applied, at the end of the last step
         self.halted = False
         self.journal = journal
@@ -211,13 +212,14 @@ class RaftCore:
     # The step
 
     def _step(self) -> None:
+        if not self.engine.is_leader and self._waits_for_flush():
+            return
         now = self._clock()
         engine, journal, leader, hand_over = self.engine, self.journal, self.leader, self.hand_over
         if self.formation.blank:
             self.forming.form_if_possible(now)
         self.elections.excuse_absence(now)
         if not engine.is_leader:
-            journal.sync_soon()  # first: the leader waits for it, and for nothing else that this step does
             self.elections.campaign_if_due(now)
         last_index = journal.last_index
         if engine.is_leader:
@@ -242,6 +244,19 @@ class RaftCore:
         if self.commands.outcomes:
             self.commands.deliver_outcomes()
         self.compaction.compact_if_due(now)
+
+    def _waits_for_flush(self) -> bool:
+        """The leader waits for the flush, and for nothing else that a follower does. Where entries are to be applied as well,
+        that is left to the next step: in the pass of the loop between, the thread that flushes gets the interpreter."""
+        journal = self.journal
+        journal.sync_soon()
+        waits = journal.durable_index < journal.last_index and self.applier.applied_index < self.engine.commit_index
+        if waits and not self._has_waited:
+            self._has_waited = True
+            self._wake()
+            return True
+        self._has_waited = False
+        return False
 
     def _report_leadership(self) -> None:
         engine, reported = self.engine, self._reported

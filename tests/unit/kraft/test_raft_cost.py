@@ -18,8 +18,8 @@ LONGER_THAN_A_COMMIT_S = 0.02  # and shorter than a heartbeat
 MOST_ENTRIES, MOST_REPLIES = 4, 2
 # The leader: appended, acknowledged. A follower: has the entry, learns of the commit. And now and then a tick.
 MOST_STEPS = 2 + 2 * 2
-# Without others who wait: they learn of the commit with the next entry.
-MOST_QUIET_ENTRIES, MOST_QUIET_STEPS = 2, 2 + 2
+# Without others who wait: they learn of the commit with the next entry, and apply it when the flush of that entry has begun.
+MOST_QUIET_ENTRIES, MOST_QUIET_STEPS = 2, 2 + 2 * 2
 
 
 class _Counts:
@@ -145,6 +145,29 @@ def test_an_entry_leaves_before_its_leader_begins_to_flush_it() -> None:
     core.journal.sync_soon = flushed  # type: ignore[method-assign]
     _commit(cluster, leader_id)
     assert order[:3] == ["sent", "sent", "flush"]
+    finish(cluster)
+
+
+def test_a_follower_begins_its_flush_a_step_before_it_applies_earlier_entries() -> None:
+    """Applying held the interpreter, so that the thread that flushes began when it was over."""
+    cluster = running()
+    leader_id = cluster.wait_for_leader()
+    cluster.loop.run_for(1.0)
+    core = core_of(cluster, core_of(cluster, leader_id).electorate.other_ids[0])
+    _commit(cluster, leader_id, others_wait=False)
+    assert core.applier.applied_index < core.journal.last_index
+    steps: list[tuple[bool, int]] = []
+    step = core._step
+
+    def noted() -> None:
+        step()
+        steps.append((core.journal.durable_index < core.journal.last_index, core.applier.applied_index))
+
+    core._step = noted  # type: ignore[method-assign]
+    first = core.journal.last_index
+    cluster.append(leader_id, others_wait=False)
+    assert cluster.loop.run_until(lambda: core.applier.applied_index == first, 1.0)
+    assert steps[-2:] == [(True, first - 1), (True, first)]
     finish(cluster)
 
 

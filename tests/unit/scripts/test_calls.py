@@ -31,7 +31,7 @@ CEILINGS: Final = {
     "create topic (SDK)": 3_260,  # on all three brokers
     "send acks=1, 3 replicas (SDK)": 656,
     "send acks=all, 3 replicas (SDK)": 1_020,
-    "transaction of one record, 3 replicas (SDK)": 5_500,
+    "transaction of one record, 3 replicas (SDK)": 5_600,
     "produce acks=-1, 3 replicas, beside 100 idle partitions (own)": 775,  # without sessions of followers: 6,844
     "join group (SDK)": 3_900,  # its offsets are confirmed by a commit of the quorum, and so are final refusals
 }

@@ -433,10 +433,9 @@ class Broker:
     # --- metadata and effects -----------------------------------------------------------------------------------------
 
     def _published(self, publication: MetadataPublication) -> None:
-        if not publication.keeps_image:
-            self.events.published(publication)
         self.log_service.published(publication)
         if not publication.keeps_image:
+            self.events.published(publication)
             self.settings_report.published(publication)
             self.throttle.published(publication)
             self.quotas.follow(publication.image.quotas)

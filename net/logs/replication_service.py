@@ -218,28 +218,20 @@ class ReplicationService:
         if self._is_stopped:
             return
         self._newest = publication
-        if self._work.is_idle and self._knows_all_but_offset(publication):  # nearly all of a busy cluster
-            self._took_up(publication.image)
+        if publication.keeps_image and self._work.is_idle and publication.image.brokers is self._image.brokers:
+            self._image = publication.image  # nearly all of a busy cluster: without a piece of work
+            self.taken_up_offset = publication.image.offset
+            self._effects.progressed()
         else:
             self._work.add(self._take_up(publication))
 
     def _take_up(self, publication: MetadataPublication) -> Steps:
         """A step for each partition. Metadata older than this registration is not applied: its roles are outdated."""
-        if self._knows_all_but_offset(publication):
-            self._took_up(publication.image)
+        if publication.keeps_image and publication.image.brokers is self._image.brokers:
+            self._image = publication.image
         else:
             yield from self._apply(publication)
-            self._tell_taken_up(publication.image.offset)
-
-    def _knows_all_but_offset(self, publication: MetadataPublication) -> bool:
-        return publication.keeps_image and publication.image.brokers is self._image.brokers
-
-    def _took_up(self, image: MetadataImage) -> None:
-        self._image = image
-        self._tell_taken_up(image.offset)
-
-    def _tell_taken_up(self, offset: int) -> None:
-        self.taken_up_offset = offset
+        self.taken_up_offset = publication.image.offset
         self._effects.progressed()
 
     def _apply(self, publication: MetadataPublication) -> Steps:

@@ -271,7 +271,7 @@ def check_topics(world: World, origin: TopicSource) -> list[OffsetRange]:
     """The partitions, with what is in them now. Raises UnknownTopicOrPartitionError, and if no broker answers."""
     options = parse_read_options(topic_options(world, origin), is_stream=False)
     loop, client = shared_client(options.client)
-    ranges = loop.call(Boundaries(client, options).batch_ranges())
+    ranges, _ = loop.call(Boundaries(client, options).batch_ranges())
     if not ranges:
         raise PipelineFault(f"no topic matches the pattern {origin.name_pattern!r}: create one, or change the pattern")
     return ranges

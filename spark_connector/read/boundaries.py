@@ -65,6 +65,7 @@ class Boundaries:
         return [partition for name in topics for partition in metadata.partitions(name)]
 
     def topic_ids(self, partitions: Collection[TopicPartition]) -> dict[str, str]:
+        """Take them before the offsets: offsets of an older topic under the id of a newer one would pass for its own."""
         return {topic: self._client.metadata.topic_id(topic) for topic in {partition.topic for partition in partitions}}
 
     async def _wait_for(self, topic: str, *, is_needed: bool) -> None:
@@ -104,14 +105,18 @@ class Boundaries:
         found = await self._resolve(self._options.end, partitions, name="endingOffsets")
         return found | await self._list([partition for partition, offset in found.items() if offset < 0], LATEST)
 
-    async def batch_ranges(self) -> list[OffsetRange]:
-        """The ranges that a batch reads. Raises as `partitions` and `starts`, and DataLossError if an end is not in the log."""
+    async def batch_ranges(self) -> tuple[list[OffsetRange], dict[str, str]]:
+        """The ranges that a batch reads, and the ids of their topics.
+
+        Raises as `partitions` and `starts`, and DataLossError if an end is not in the log.
+        """
         partitions = await self.partitions()
+        topic_ids = self.topic_ids(partitions)
         starts = await self.starts(partitions)
         ends = await self.ends(partitions)
         if isinstance(self._options.end, AtOffsets):
             ends = await self._within_logs(ends)
-        return [OffsetRange(partition=item, start=starts[item], end=ends[item]) for item in partitions]
+        return [OffsetRange(partition=item, start=starts[item], end=ends[item]) for item in partitions], topic_ids
 
     async def _resolve(
         self, boundary: Boundary, partitions: Collection[TopicPartition], *, name: str

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from barnabas.log.vocabulary.errors import OffsetOutOfRangeError
 from barnabas.net.client.connection.client import Client
-from barnabas.net.client.connection.errors import PartitionGoneError
+from barnabas.net.client.connection.errors import PartitionGoneError, TopicRecreatedError
 from barnabas.net.client.connection.loop_thread import LoopThread
 from barnabas.net.client.consumer.range_reader import Chunk, RangeReader, columns_of
 from barnabas.net.client.positions.offset_lookup import EARLIEST, LATEST, list_offsets
@@ -70,7 +70,7 @@ def read_range(task: ReadTask, planned: RangePartition, schema: StructType) -> I
     item = planned.range
     arrow = ArrowColumns(schema, item.partition, planned.topic_id)
     rows = FIRST_ROWS
-    for chunk in _chunks(task, item):
+    for chunk in _chunks(task, planned):
         for columns in columns_of(item.partition, chunk, end=item.end):
             batch = arrow.batch_of(columns)
             start = 0
@@ -80,8 +80,9 @@ def read_range(task: ReadTask, planned: RangePartition, schema: StructType) -> I
                 rows = min(2 * rows, MAX_ROWS)
 
 
-def _chunks(task: ReadTask, item: OffsetRange) -> Iterator[Chunk]:
+def _chunks(task: ReadTask, planned: RangePartition) -> Iterator[Chunk]:
     """Fetched batches; the next ones are fetched while the caller processes these."""
+    item = planned.range
     loop, client = shared_client(task.client, patience_ms=task.fetch.timeout_ms)
     reader = RangeReader(
         client,
@@ -91,6 +92,7 @@ def _chunks(task: ReadTask, item: OffsetRange) -> Iterator[Chunk]:
         max_bytes=task.fetch.max_bytes,
         is_committed_only=task.fetch.is_committed_only,
         rack=task.fetch.rack,
+        topic_id=planned.topic_id,
         timeout_ms=task.fetch.timeout_ms,
     )
     unexplained = 0
@@ -105,7 +107,7 @@ def _chunks(task: ReadTask, item: OffsetRange) -> Iterator[Chunk]:
                 if unexplained > MAX_UNEXPLAINED:
                     raise
                 _tell(task, lost)
-            except PartitionGoneError as error:
+            except (PartitionGoneError, TopicRecreatedError) as error:
                 _tell(task, f"{error.message}; offsets {reader.position} to {item.end} are lost")
                 return
             else:

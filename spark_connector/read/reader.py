@@ -24,8 +24,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         loop, client = shared_client(self._options.client)
         boundaries = Boundaries(client, self._options)
-        ranges = loop.call(boundaries.batch_ranges())
-        topic_ids = boundaries.topic_ids([item.partition for item in ranges])
+        ranges, topic_ids = loop.call(boundaries.batch_ranges())
         pieces = split(
             ranges,
             min_partitions=self._options.min_partitions,

@@ -142,8 +142,9 @@ class _Driver:
         if self._initial is None:
             partitions = self._call(self._boundaries.partitions())
             self._is_subscribed = True
+            topic_ids = self._boundaries.topic_ids(partitions)
             starts = self._call(self._boundaries.starts(partitions))
-            self._initial = StreamOffset(offsets=starts, topic_ids=self._boundaries.topic_ids(partitions))
+            self._initial = StreamOffset(offsets=starts, topic_ids=topic_ids)
         return self._initial
 
     def stop_at_ends(self) -> None:
@@ -182,13 +183,14 @@ class _Driver:
         deadline_ms = _now_ms() + self._options.client.api_timeout_ms
         while True:
             partitions = self._boundaries.known_partitions()
+            topic_ids = self._boundaries.topic_ids(partitions)
             try:
                 ends = await self._watch.ends(partitions, timeout_ms=ROUND_MS)
             except BarnabasError as error:
                 if not error.retriable or _now_ms() > deadline_ms:
                     raise
             else:
-                self._found = LogEnds(ends=ends, topic_ids=self._boundaries.topic_ids(partitions))
+                self._found = LogEnds(ends=ends, topic_ids=topic_ids)
                 return self._found
 
     # --- what is lost ------------------------------------------------------------------------------------------------

@@ -89,7 +89,8 @@ class EndWatch:
             self._news.set()
 
     async def _has_news(self, node_id: int, ends: dict[TopicPartition, int]) -> bool:
-        """Errors count as a change too: the leader has moved, or the log starts after the known end."""
+        """Errors count as a change too: the leader has moved, or the log starts after the known end, or the topic was created
+        again, and its ends are not those of the topic that the metadata know."""
         connection = await self._client.connect(node_id, bulk=True)
         request = FetchRequest(
             max_wait_ms=WAIT_MS,
@@ -102,6 +103,7 @@ class EndWatch:
                     fetch_offset=end,
                     max_bytes=1,
                     current_leader_epoch=self._client.metadata.leader(partition).epoch,
+                    topic_id=self._client.metadata.topic_id(partition.topic),
                 )
                 for partition, end in ends.items()
             ),
@@ -109,6 +111,7 @@ class EndWatch:
         )
         response: FetchResponse = await connection.call(request, timeout_ms=WAIT_MS + RESPONSE_GRACE_MS)
         if any(item.error for item in response.partitions):
+            self._client.request_refresh()
             await asyncio.sleep(PAUSE_AFTER_FAILURE_MS / 1000)
             return True
         return any(len(item.records) for item in response.partitions)  # type: ignore[arg-type]  # a client gets bytes

@@ -18,6 +18,7 @@ from barnabas.log.format.record_batch import (
 from barnabas.log.records.aborted import AbortedFilter
 from barnabas.log.records.codec import RecordView, decode, records_of
 from barnabas.log.records.columns import Columns
+from barnabas.log.vocabulary.errors import InconsistentTopicIdError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.wire.protocol.requests import READ_COMMITTED, READ_UNCOMMITTED, FetchPartition, FetchRequest
 from barnabas.net.wire.protocol.responses import FetchPartitionResponse, FetchResponse
@@ -29,6 +30,7 @@ from ..connection.errors import (
     LeaderNotAvailableError,
     PartitionGoneError,
     RequestTimedOutError,
+    TopicRecreatedError,
     UnknownTopicOrPartitionError,
     UnreadableBatchError,
     error_for,
@@ -39,7 +41,8 @@ FIRST_FETCH_BYTES = 1 << 20  # A short range must not fetch the rest of the log;
 # Decompressed, in one `Columns`, or one larger batch: a chunk may expand to much more than memory has.
 COLUMNS_BYTES = 4 << 20
 MAX_WAIT_MS = 500  # The records exist already, or become visible as soon as a new leader knows that they are committed.
-UNKNOWN_TOPIC_PATIENCE_MS = 5_000  # Longer than the metadata lag of any running broker.
+# For a topic that is unknown, or another one of its name: longer than the metadata lag of any running broker.
+UNKNOWN_TOPIC_PATIENCE_MS = 5_000
 RESPONSE_GRACE_MS = 30_000  # On top of that wait, before the request times out.
 
 
@@ -64,9 +67,11 @@ class RangeReader:
         max_bytes: int,
         is_committed_only: bool,
         rack: str = "",
+        topic_id: str = "",
         timeout_ms: int,
     ) -> None:
-        """`timeout_ms` bounds the time of one chunk, including retries."""
+        """`timeout_ms` bounds the time of one chunk, including retries. With `topic_id`, no record of another topic of this name
+        is read."""
         assert 0 <= start <= end
         self.partition = partition
         self.position = start  # 0 <= position; at `end` or after it, the range is complete.
@@ -76,6 +81,8 @@ class RangeReader:
         self._fetch_bytes = min(FIRST_FETCH_BYTES, max_bytes)
         self._isolation_level = READ_COMMITTED if is_committed_only else READ_UNCOMMITTED
         self._may_be_sent_away = bool(rack)
+        self._topic_id = topic_id
+        self._other_topic_since_ms: float | None = None  # brokers have refused the id, each time since then
         self._replicas = ReadReplicas(client.metadata, rack, stay_ms=client.metadata_max_age_ms)
         self._timeout_ms = timeout_ms
 
@@ -83,8 +90,8 @@ class RangeReader:
         """Return whole batches from the position on, and advance the position; None at the end of the range.
 
         Batches may start before the position and reach beyond the end: `columns_of` and `batches_of` drop those records. Raises
-        OffsetOutOfRangeError if the log does not have the position (any more), PartitionGoneError if the topic is gone, and the
-        last error at the timeout.
+        OffsetOutOfRangeError if the log does not have the position (any more), PartitionGoneError if the topic is gone,
+        TopicRecreatedError if the name has another topic id, and the last error at the timeout.
         """
         deadline_ms = self._client.clock.now_ms() + self._timeout_ms
         while self.position < self.end:
@@ -131,6 +138,7 @@ class RangeReader:
                     fetch_offset=self.position,
                     max_bytes=self._fetch_bytes,
                     current_leader_epoch=leader.epoch,
+                    topic_id=self._topic_id,
                 ),
             ),
             isolation_level=self._isolation_level,
@@ -142,10 +150,20 @@ class RangeReader:
             response: FetchResponse = await connection.call(request, timeout_ms=MAX_WAIT_MS + RESPONSE_GRACE_MS)
             (answer,) = response.partitions
             return self._take(answer), answer.aborted
-        except BarnabasError:
+        except BarnabasError as error:
             if self._replicas.failed(self.partition, self._client.clock.now_ms()):
                 return b"", ()  # the leader is asked at once
+            if isinstance(error, InconsistentTopicIdError):
+                self._check_patience()
             raise
+
+    def _check_patience(self) -> None:
+        """The broker or the id may be of the older topic (ids have no order). A broker that is behind catches up."""
+        now_ms = self._client.clock.now_ms()
+        if self._other_topic_since_ms is None:
+            self._other_topic_since_ms = now_ms
+        elif now_ms - self._other_topic_since_ms >= UNKNOWN_TOPIC_PATIENCE_MS:
+            raise TopicRecreatedError(f"topic {self.partition.topic} was deleted and created again")
 
     def _take(self, answer: FetchPartitionResponse) -> bytes:
         if answer.error:
@@ -155,6 +173,7 @@ class RangeReader:
             if not self._replicas.send(self.partition, answer.preferred_read_replica, self._client.clock.now_ms()):
                 self._client.request_refresh()
             return b""
+        self._other_topic_since_ms = None
         assert isinstance(answer.records, bytes | bytearray | memoryview)
         size_bytes, next_offset = _whole_batches(answer.records)
         if not size_bytes:

@@ -44,7 +44,8 @@ def ask(question: Callable[[Boundaries], Awaitable[T]], *, is_stream: bool = Fal
 
 
 def ranges(**options: str) -> dict[TopicPartition, tuple[int, int]]:
-    found: list[OffsetRange] = ask(lambda boundaries: boundaries.batch_ranges(), **options)
+    found: list[OffsetRange]
+    found, _ = ask(lambda boundaries: boundaries.batch_ranges(), **options)
     return {item.partition: (item.start, item.end) for item in found}
 
 

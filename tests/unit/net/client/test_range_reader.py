@@ -8,10 +8,15 @@ from unit.net.client.fake_cluster import HANG, FakeCluster
 from unit.net.client.virtual_time import run
 
 from barnabas.log.format.record_codec import encode_batch
-from barnabas.log.vocabulary.errors import NetworkError, OffsetOutOfRangeError, RequestTimedOutError
+from barnabas.log.vocabulary.errors import (
+    InconsistentTopicIdError,
+    NetworkError,
+    OffsetOutOfRangeError,
+    RequestTimedOutError,
+)
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.client import Client
-from barnabas.net.client.connection.errors import PartitionGoneError
+from barnabas.net.client.connection.errors import PartitionGoneError, TopicRecreatedError
 from barnabas.net.client.consumer.end_watch import EndWatch
 from barnabas.net.client.consumer.range_reader import RangeReader, batches_of
 from barnabas.net.wire.protocol.api_keys import ApiKey
@@ -35,9 +40,9 @@ async def started(cluster: FakeCluster) -> Client:
     return client
 
 
-def reader(client: Client, start: int, end: int, **options: int) -> RangeReader:
+def reader(client: Client, start: int, end: int, *, topic_id: str = "", **options: int) -> RangeReader:
     limits = {"max_bytes": 1 << 20, "timeout_ms": 60_000, **options}
-    return RangeReader(client, T0, start=start, end=end, is_committed_only=True, **limits)
+    return RangeReader(client, T0, start=start, end=end, is_committed_only=True, topic_id=topic_id, **limits)
 
 
 async def values(found: RangeReader) -> list[int]:
@@ -195,6 +200,41 @@ def test_a_leader_that_refuses_is_not_asked_in_a_loop() -> None:
         assert len(cluster.requests) <= 10 * 10 + 5
         cluster.script(ApiKey.FETCH, lambda node, request: HANG, forever=True)
         await watch.close()
+        await client.close()
+
+    run(body())
+
+
+def test_a_range_of_a_topic_never_has_records_of_its_successor() -> None:
+    async def body() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        fill(cluster, T0, range(40))
+        client = await started(cluster)
+        planned = client.metadata.topic_id("t")
+        found = reader(client, 0, 40, topic_id=planned, max_bytes=1)
+        assert await found.next_chunk() is not None
+        cluster.make_anew("t")
+        fill(cluster, T0, range(100, 140))
+        with pytest.raises(TopicRecreatedError, match="topic t was deleted and created again"):
+            await values(found)
+        assert found.position == 10
+        await client.refresh()
+        assert client.metadata.topic_id("t") != planned
+        assert await values(reader(client, 0, 40, topic_id=client.metadata.topic_id("t"))) == list(range(100, 140))
+        await client.close()
+
+    run(body())
+
+
+def test_a_broker_that_still_has_the_older_topic_is_waited_for() -> None:
+    async def body() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        fill(cluster, T0, range(10))
+        client = await started(cluster)
+        found = reader(client, 0, 10, topic_id=client.metadata.topic_id("t"))
+        behind = [lambda node, request: InconsistentTopicIdError("another topic")] * 3
+        cluster.script(ApiKey.FETCH, *behind)
+        assert await values(found) == list(range(10))
         await client.close()
 
     run(body())

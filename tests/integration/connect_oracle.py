@@ -30,21 +30,22 @@ _CREATE = """
     END $$"""
 
 
-def watch(dsn: str) -> None:
-    """From now on, every change of the tables of KEYS is noted."""
+def watch(dsn: str, keys: Mapping[str, tuple[str, ...]] = KEYS) -> None:
+    """From now on, every change of these tables is noted, behind the rows that they have."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(_CREATE)
-        for table in KEYS:
+        for table in keys:
             connection.execute(
                 f"CREATE TRIGGER a AFTER INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION note()"
             )
             connection.execute(f"CREATE TRIGGER b AFTER TRUNCATE ON {table} FOR EACH STATEMENT EXECUTE FUNCTION note()")
+            connection.execute(f"INSERT INTO notes (name, op, new) SELECT '{table}', 'c', to_jsonb(x) FROM {table} x")
 
 
-def check(cluster: Cluster, prefix: str, dsn: str, partitions: int) -> int:
+def check(cluster: Cluster, prefix: str, dsn: str, partitions: int, keys: Mapping[str, tuple[str, ...]] = KEYS) -> int:
     """Every change of every key; returns how many changes the topics have."""
     count = 0
-    for table, key in KEYS.items():
+    for table, key in keys.items():
         told = _told(messages(cluster.bootstrap, f"{prefix}.public.{table}", partitions=partitions), key)
         noted = _noted(dsn, table, key)
         assert told.keys() <= noted.keys(), f"{table} has keys that never were"

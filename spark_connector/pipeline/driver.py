@@ -6,16 +6,18 @@ It ends with one of the exit codes of `DriverExit`, and leaves the reason in the
 import argparse
 import os
 import signal
-import socket
 import sys
+import tempfile
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
+from barnabas.log.vocabulary.errors import StorageError
+from barnabas.net.programs.pipeline.disk import CURE, full_disk, says_full
 from barnabas.net.programs.pipeline.parsing import parse_pipeline
 from barnabas.net.programs.pipeline.spec import PipelineSpec
 from barnabas.net.programs.pipeline.state import StateFolder
@@ -24,10 +26,8 @@ from barnabas.net.programs.pipeline.supervisor import DriverExit
 from ..common.connection import properties_of, security_of
 from ..session import CONNECT, session_on
 from .faults import PipelineFault, is_final, told_of
+from .masters import check_master, require_server
 
-CONNECT_PORT: Final = 15_002  # Spark's default
-SERVER_LIMIT_S: Final = 10.0
-PROXIES: Final = ("grpc_proxy", "https_proxy", "http_proxy")  # that gRPC uses
 # A driver whose supervisor was killed sees that within a second, and ends; its successor waits for it.
 ORPHAN_WAIT_S: Final = 120.0
 
@@ -44,10 +44,32 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the boundary: whatever it is, the supervisor decides on it by its exit code
         if stop.is_set():
             return DriverExit.OK
-        traceback.print_exception(error)  # into driver.log; the state has one line of it
-        state.write_error(told_of(error))
-        return DriverExit.FINAL if is_final(error) else DriverExit.MAY_PASS
+        return _noted(error, state)
     return DriverExit.OK
+
+
+def _noted(error: Exception, state: StateFolder) -> DriverExit:
+    """One line in the state, and all of it in driver.log. If the disk is full, the exit code is what is left to say so."""
+    told, code = told_of(error), DriverExit.FINAL if is_final(error) else DriverExit.MAY_PASS
+    if says_full(told):
+        told = told if CURE in told else full_disk(told, _written(state))
+    try:
+        state.write_error(told)
+    except StorageError:
+        code = DriverExit.NO_SPACE
+    with suppress(OSError):
+        traceback.print_exception(error)
+    return code
+
+
+def _written(state: StateFolder) -> list[Path]:
+    """The folders of this machine that a job writes. What Spark shares with other machines has an address."""
+    text, is_yaml = state.read_pipeline()
+    spec = parse_pipeline(text, is_yaml=is_yaml)
+    own = {} if not isinstance(spec, PipelineSpec) else spec.spark_settings
+    local = os.environ.get("SPARK_LOCAL_DIRS") or own.get("spark.local.dir") or tempfile.gettempdir()
+    checkpoint = [spec.checkpoint] if isinstance(spec, PipelineSpec) and spec.checkpoint.startswith("/") else []
+    return [state.path, *map(Path, [*checkpoint, *local.split(",")])]
 
 
 def order_of(arguments: Sequence[str]) -> argparse.Namespace:
@@ -68,6 +90,7 @@ def _run(given: argparse.Namespace, state: StateFolder, stop: threading.Event) -
     text, is_yaml = state.read_pipeline()
     spec = parse_pipeline(text, is_yaml=is_yaml)
     assert isinstance(spec, PipelineSpec), "the command has checked the file"
+    check_master(given.master, spec.spark_settings)
     is_remote = given.master.startswith(CONNECT)
     require_spark(is_remote=is_remote)
     if is_remote:
@@ -112,20 +135,6 @@ def require_spark(*, is_remote: bool = False) -> None:
         raise PipelineFault(
             f"--master sc://... needs a client (no module {missing[0]}): pip install 'pyspark[connect]'"
         )
-
-
-def require_server(address: str, environment: Mapping[str, str]) -> None:
-    """Raises ConnectionError if nothing answers at sc://HOST:PORT: Spark's client tries for ten minutes without a word."""
-    if any(environment.get(name) for name in PROXIES):
-        return  # the client connects to that
-    place = urlsplit(address)
-    host, port = place.hostname or "", place.port or CONNECT_PORT
-    try:
-        socket.create_connection((host, port), timeout=SERVER_LIMIT_S).close()
-    except OSError as error:
-        raise ConnectionError(
-            f"no Spark Connect server answers at {host}:{port} ({error}): start it, or correct --master"
-        ) from None
 
 
 if __name__ == "__main__":

@@ -55,6 +55,13 @@ _OWN_MODULES = frozenset(
 _FAULT = "PipelineFault: "  # raised where a micro-batch is written, and quoted by Spark
 _OF_PLANS = ("AnalysisException", "ParseException")
 JVM_TRACE = "\nJVM stacktrace:"  # a Spark Connect server adds it to messages
+_NO_MEMORY = "OutOfMemoryError"
+_MORE_MEMORY = (
+    'raise "spark.driver.memory" (with a cluster also "spark.executor.memory") under [spark]; if `barnabas pipeline status` shows'
+    " that the state of windows and joins grows, give the source a watermark, or keep the state on disk:"
+    ' "spark.sql.streaming.stateStore.providerClass" ='
+    ' "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"'
+)
 _MAX_CAUSES = 20  # of a chain, which could be a ring
 
 
@@ -135,6 +142,8 @@ def told_of(error: Exception) -> str:
         )
     if missing := missing_in_workers(error):
         return missing
+    if _NO_MEMORY in cause_of(error):
+        return f"{cause_of(error)}: {_MORE_MEMORY}"
     if lost := lost_records(error):
         return f'{lost}. {WHY} Set lost_records = "skip" in the source to go on without them; {AVOID}'
     return error.message if isinstance(error, BarnabasError) else cause_of(error).removeprefix(_FAULT)

@@ -32,6 +32,8 @@ from barnabas.log.disk.files import RealFiles
 from barnabas.log.vocabulary.errors import StorageError
 from barnabas.net.base.printable import printable
 
+from .disk import full_disk, says_full
+
 RunWord = Literal["running", "restarting", "stopped", "finished", "failed"]
 T = TypeVar("T")
 LOCK_WAIT_S: Final = 1.0  # `status` holds a lock for an instant, to see whether it is free
@@ -235,7 +237,13 @@ class StateFolder:
             self.remove()
 
     def _write(self, file: Path, data: bytes) -> None:
-        self._files.write_atomically(str(file), data)
+        """Raises StorageError; if the disk is full, with the cure of a pipeline."""
+        try:
+            self._files.write_atomically(str(file), data)
+        except StorageError as error:
+            if not says_full(str(error.__cause__)):
+                raise
+            raise StorageError(full_disk(f"cannot write {file}: {error.__cause__}", [self.path])) from error.__cause__
 
     def _read(self, file: Path, kind: type[T]) -> T | None:
         try:

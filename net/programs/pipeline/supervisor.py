@@ -4,6 +4,7 @@ The driver is a process of its own. It may die with its JVM, of memory or of kil
 """
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -17,8 +18,10 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from barnabas.log.vocabulary.errors import StorageError
 from barnabas.net.base.retries import Backoff
 
+from .disk import full_disk
 from .spec import RestartPolicy
 from .state import RunProgress, RunState, RunWord, StateFolder
 
@@ -37,6 +40,7 @@ class DriverExit(IntEnum):
     OK = 0
     MAY_PASS = 1  # another start may succeed
     FINAL = 3  # another start would fail in the same way
+    NO_SPACE = 4  # as MAY_PASS; the state folder has no space for the reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +96,7 @@ class Supervisor:
             code = await self._drive()
             if code == DriverExit.OK or self._stop.is_set():
                 return self._become("stopped" if self._stop.is_set() else "finished")
-            self._last_error = self._folder.take_error() or _cause(code, self._folder.driver_log)
+            self._last_error = self._folder.take_error() or _cause(code, self._folder)
             failures = 1 if self._folder.read_progress().batches > before else failures + 1
             if code == DriverExit.FINAL or failures > self._policy.attempts:
                 return self._become("failed")
@@ -110,7 +114,10 @@ class Supervisor:
         state = RunState(
             state=word, restarts=self._restarts, since_ms=int(time.time() * 1_000), last_error=self._last_error
         )
-        self._folder.write_run(state)
+        try:
+            self._folder.write_run(state)
+        except StorageError as error:  # the disk may be full: the driver, which is tried again, says what that means
+            logger.warning("state not written reason=%s", error.message)
         return state
 
     async def _drive(self) -> int:
@@ -153,11 +160,14 @@ def plan(order: DriverOrder, folder: StateFolder) -> str:
     folder.take_error()
     with folder.driver_log.open("wb") as log:
         code = subprocess.run(order.command(os.getpid()), stdin=subprocess.DEVNULL, stderr=log, check=False).returncode
-    return "" if code == DriverExit.OK else folder.take_error() or _cause(code, folder.driver_log)
+    return "" if code == DriverExit.OK else folder.take_error() or _cause(code, folder)
 
 
-def _cause(code: int, log: Path) -> str:
+def _cause(code: int, folder: StateFolder) -> str:
     """In words, for a driver that could not write its error itself."""
+    if code == DriverExit.NO_SPACE:
+        return full_disk(os.strerror(errno.ENOSPC), [folder.path])
+    log = folder.driver_log
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     return f"the Spark driver {how}; see {log}"
 

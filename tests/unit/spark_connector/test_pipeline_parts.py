@@ -1,6 +1,5 @@
 """Parts of a pipeline's driver that need no Spark: the cause of an error, progress from reports, and rows in a table once."""
 
-import socket
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +16,7 @@ from barnabas.net.programs.pipeline.state import RunProgress, StateFolder
 from barnabas.net.programs.pipeline.supervisor import DriverOrder
 from barnabas.spark_connector.common.connection import properties_of, security_of
 from barnabas.spark_connector.pipeline.database import ROWS_AT_ONCE, Database, TableWriter
-from barnabas.spark_connector.pipeline.driver import order_of, require_server
+from barnabas.spark_connector.pipeline.driver import order_of
 from barnabas.spark_connector.pipeline.faults import (
     BAD_RECORD,
     PipelineFault,
@@ -225,19 +224,6 @@ def test_a_micro_batch_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
         writer(tmp_path).write(0, break_off())
     assert stored(tmp_path) == []
     assert writer(tmp_path).write(0, iter([(1, "x")])) == 1
-
-
-def test_a_spark_connect_server_that_does_not_answer_is_told_at_once_and_tried_again() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        address = f"sc://127.0.0.1:{port}/;token=secret"
-        require_server(address, {})
-    with pytest.raises(ConnectionError) as caught:
-        require_server(address, {})
-    told = told_of(caught.value)
-    assert f"no Spark Connect server answers at 127.0.0.1:{port}" in told and "secret" not in told
-    assert not is_final(caught.value), "it may be starting"
-    require_server(address, {"https_proxy": "http://proxy:3128"})  # it is the proxy that must be reached
 
 
 def test_a_table_is_emptied_once_and_not_after_the_first_micro_batch(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from integration.spark_world import create_topic  # noqa: E402 - needs pyspark
 from integration.test_connect_postgres import equal  # noqa: E402 - needs psycopg
 from integration.test_spark_pipeline_kills import Command  # noqa: E402 - needs pyspark
 
-KILLS = int(os.environ.get("BARNABAS_PGBENCH_KILLS", "3"))  # 20 take about ten minutes of two cores
+KILLS = int(os.environ.get("BARNABAS_PGBENCH_KILLS", "3"))  # 20 took 25 minutes beside other work on two cores
 pytestmark = pytest.mark.timeout(900 + KILLS * 90)
 DEADLINE_S = 400
 ACCOUNTS = 3_000  # pgbench fills in 100,000, which are the snapshot's work and not that of the kills
@@ -89,7 +89,7 @@ TOLD = """
 name = "tellers"
 [source]
 topics = ["bench.public.pgbench_tellers"]
-max_records = 500
+max_records = 5000
 value = {{ format = "changes", fields = {{ tid = "int", tbalance = "int" }} }}
 [[steps]]
 sql = "SELECT tid, tbalance, {order} FROM input"

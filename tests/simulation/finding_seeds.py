@@ -56,6 +56,7 @@ FINDING_SEEDS: Final[dict[tuple[str, str], int]] = {  # by level and name
     ("transactions in clusters", "a marker does not end what may be repeated"): 58,
     ("transactions in clusters", "stable offsets do not wait"): 11,
     ("flushes", "an acknowledgement before the flush"): 25,
+    ("calm clusters", "a follower does not name new positions"): 2,
     ("schedule", "a vote leaves before it is on the disk"): 1,
     ("slow elections", "a campaign ends with the timeout"): 7,
     ("slow elections", "a vote binds no pre-vote"): 95,

@@ -35,6 +35,7 @@ from .checkers.clients import ClientChecker
 from .checkers.eligible import EligibleChecker
 from .checkers.metadata import MetadataChecker
 from .checkers.partitions import PartitionChecker, read_batches
+from .checkers.progress import ProgressChecker
 from .checkers.violation import Violation
 from .faults import FIRST_ERA, WEIGHTS, Faults
 from .workload import LATEST_VALUES, PHOENIX, SHORT, Workload
@@ -112,6 +113,7 @@ class History:
         self.metadata = MetadataChecker(self.cluster)
         counts_copies = not DISKS_REFUSE.intersection(self.plan.kinds)
         self.eligible = EligibleChecker(self.cluster, self.partitions, counts_copies=counts_copies)
+        self.progress = ProgressChecker(self.cluster, self.eligible)
         self.clients = ClientChecker(self.partitions)
         self.workload = Workload(self.cluster, self.clients, Random(self.rng.getrandbits(64)))
         self.workload.racks = Random(f"readers {seed}") if self.has_racks else None
@@ -175,6 +177,7 @@ class History:
                 self.partitions.check(node)
                 self.metadata.check(node)
         self.eligible.judge()
+        self.progress.look()
 
     def _last_look(self, node: SimulatedNode) -> None:
         """What a process did in the very event in which it dies counts as well: its last answers may be on the wire."""
@@ -412,6 +415,7 @@ class History:
             "isr_changes": self.eligible.isr_changes,
             "moves_ended": self.eligible.moves_ended,
             "eligible": self.eligible.judged,
+            "calm_waits": self.progress.judged,
         }
 
     def _state(self) -> str:

@@ -37,6 +37,7 @@ MOST_SEEDS = {
     "shares": 130,
     "stalls": 6,
     "flushes": 40,
+    "calm clusters": 20,
 }
 
 
@@ -95,6 +96,7 @@ def all_bugs() -> list[Planted]:
         cluster_bugs,
         coordinator_bugs,
         disk_bugs,
+        fetch_bugs,
         group_bugs,
         isr_transactions,
         member_bugs,
@@ -113,6 +115,7 @@ def all_bugs() -> list[Planted]:
         disk_bugs,
         quorum_bugs,
         cluster_bugs,
+        fetch_bugs,
         promise_bugs,
         group_bugs,
         isr_transactions,

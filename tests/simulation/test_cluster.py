@@ -33,7 +33,7 @@ MOST_SEEDS = int(os.environ.get("BARNABAS_SIMULATION_SEEDS", "60"))
 # What the faults are for: where many seeds never come to one of these, the simulation says nothing about it.
 REACHED = (
     "acked", "refused", "read", "commits", "admin", "duplicates", "compacted", "appends", "truncations",
-    "rolls_within_an_answer", "elections", "isr_changes", "moves_ended", "eligible",
+    "rolls_within_an_answer", "elections", "isr_changes", "moves_ended", "eligible", "calm_waits",
 )  # fmt: skip
 ENOUGH_SEEDS = 20
 

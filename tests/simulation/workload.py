@@ -198,17 +198,17 @@ class Workload:
         for number in range(producers):
             producer = self.client(f"producer-{number}")
             producer.numbered = Numbered(number) if number % 2 else None
-            self._run(self._produce(producer))
+            self.run(self._produce(producer))
         for number in range(consumers):
-            self._run(self._consume(self.client(f"consumer-{number}")))
+            self.run(self._consume(self.client(f"consumer-{number}")))
         for number in range(members):
             member = GroupMember(self, self.client(f"member-{number}"), groups[number % len(groups)], number)
             self.members.append(member)
-            self._run(member.run())
+            self.run(member.run())
         if admin:
-            self._run(self._administrate(self.client("admin")))
+            self.run(self._administrate(self.client("admin")))
 
-    def _run(self, work: Any) -> None:
+    def run(self, work: Any) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(work))
 
     def operate(self, *requests: Any) -> None:

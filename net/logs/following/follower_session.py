@@ -44,7 +44,8 @@ class FollowerSession:
         # Partitions to which something has happened that may change what to ask for. The owner adds them.
         self.happened: dict[TopicPartition, None] = {}
         self._restless: dict[TopicPartition, None] = {}
-        # Of `named`: the last answer did not say that all records are here, and committed. The owner adds them.
+        # Of `named`: the last answer did not say that all records are here, and committed, or there was none in this session. The
+        # owner adds those that were answered.
         self.unsettled: dict[TopicPartition, None] = {}
         self._looked_at_s: dict[TopicPartition, float] = {}  # of `named`, the longest ago first
 
@@ -93,6 +94,8 @@ class FollowerSession:
             self._restless.pop(topic_partition, None)
         if not (names or is_restless) and self.named.get(topic_partition) == item:
             return False
+        if self.session_id and topic_partition not in self.named:
+            self.unsettled[topic_partition] = None
         self.named[topic_partition] = item
         return True
 

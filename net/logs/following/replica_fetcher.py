@@ -337,9 +337,9 @@ class ReplicaFetcher:
         """The wait grows while there is no news, because each request contains thousands of idle partitions. New records and new
         partitions end a wait of any length. It ends at the latest when a delayed partition may be fetched again."""
         settings = self._settings
-        wait_ms = min(
-            settings.max_wait_ms << min(self._quiet_answers, 4), max(settings.max_wait_ms, settings.max_idle_wait_ms)
-        )
+        quiet_answers = 0 if self._session.unsettled else self._quiet_answers
+        longest_ms = max(settings.max_wait_ms, settings.max_idle_wait_ms)
+        wait_ms = min(settings.max_wait_ms << min(quiet_answers, 4), longest_ms)
         until = self._next_turn()
         if until is None:
             return wait_ms

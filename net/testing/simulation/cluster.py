@@ -175,6 +175,7 @@ class SimulatedCluster:
         self.ended: list[Callable[[SimulatedNode, SimulatedProcess, bool], None]] = []
         self.violate = violate
         self.is_over = False
+        self.disturbed_at_s = 0.0  # something was last done to a node, or a fault began or ended
         self.client_names: list[str] = []
         self._make_broker = make_broker
         self._has_quorum_threads = has_quorum_threads
@@ -185,12 +186,16 @@ class SimulatedCluster:
         self._snapshot_policy = snapshot_policy
         self._voters = ",".join(f"{n}@node-{n}:{QUORUM_PORT}" for n in range(min(brokers, MOST_VOTERS)))
 
+    def disturbed(self) -> None:
+        self.disturbed_at_s = self.loop.time()
+
     # --- life and death -----------------------------------------------------------------------------------------------
 
     def start(self, node_id: int) -> None:
         node = self.nodes[node_id]
         if node.process is not None:
             return
+        self.disturbed()
         node.incarnations += 1
         process = SimulatedProcess(node.name, node.incarnations)
         node.process = process
@@ -269,6 +274,7 @@ class SimulatedCluster:
 
     def _end(self, node: SimulatedNode, *, power: bool) -> None:
         process = node.process
+        self.disturbed()
         if process is not None:
             for ending in self.ending:
                 ending(node)

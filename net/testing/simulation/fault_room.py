@@ -53,11 +53,13 @@ class FaultRoom:
         self._is_over = False
 
     def strike(self, kind: str, node_id: int) -> None:
+        self.cluster.disturbed()
         getattr(self, f"_{kind}")(node_id)
 
     def heal(self) -> None:
         """Everything works again from now on."""
         self._is_over = True
+        self.cluster.disturbed()
 
     def _duration(self) -> float:
         return self.rng.uniform(0.02, self.plan.longest_s)
@@ -65,6 +67,7 @@ class FaultRoom:
     def _later(self, duration_s: float, work: Callable[..., object], *args: object) -> None:
         def act() -> None:
             if not self._is_over:
+                self.cluster.disturbed()
                 work(*args)
 
         self.cluster.loop.call_later(duration_s, act, context=NOBODY)

@@ -27,7 +27,7 @@ class EligibleChecker:
         self.partitions = partitions
         self.judged = 0  # eligible replicas outside of an ISR
         self.isr_changes = self.elections = self.moves_ended = 0
-        self._newest = MetadataImage()
+        self.newest = MetadataImage()  # that a voter has applied
         self._counts_copies = counts_copies
         self._least: dict[str, int] = {}  # the smallest min.insync.replicas that a topic ever had, by its id
         self._copies: dict[Key, int] = {}  # the most replicas that ever surely had everything
@@ -43,9 +43,9 @@ class EligibleChecker:
     def follow(self, node: SimulatedNode) -> None:
         """Take over what this voter has applied. Of all that ran in an event, before `judge`: leaders act on it."""
         machine = voter_machine(node)
-        if machine is None or machine.image.offset <= self._newest.offset:
+        if machine is None or machine.image.offset <= self.newest.offset:
             return
-        former, self._newest = self._newest, machine.image
+        former, self.newest = self.newest, machine.image
         self._note_promise(former)
         if machine.image.topics is former.topics:
             return
@@ -67,7 +67,7 @@ class EligibleChecker:
             self.moves_ended += before.is_moving and not partition.is_moving
 
     def _note_promise(self, former: MetadataImage) -> None:
-        image = self._newest
+        image = self.newest
         if all(getattr(image, name) is getattr(former, name) for name in ("topics", "topic_configs", "broker_configs")):
             return
         default = image.broker_configs.get(CLUSTER_DEFAULT, {}).get(MIN_INSYNC_REPLICAS, "1")
@@ -96,7 +96,7 @@ class EligibleChecker:
             return
         keys = {
             (topic.topic_id, number): partition
-            for topic in self._newest.topics.values()
+            for topic in self.newest.topics.values()
             for number, partition in enumerate(topic.partitions)
         }
         for key in concerned:
@@ -122,7 +122,7 @@ class EligibleChecker:
 
     def _is_fenced(self, node_id: int) -> bool:
         """Or its process of now is not registered yet: then it is not elected either."""
-        known, broker = self._newest.brokers.get(node_id), self.cluster.nodes[node_id].broker
+        known, broker = self.newest.brokers.get(node_id), self.cluster.nodes[node_id].broker
         return known is None or known.fenced or broker is None or known.incarnation != broker.ports.incarnation
 
     def _view(self, node_id: int, key: Key) -> View | None:

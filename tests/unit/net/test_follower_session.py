@@ -250,6 +250,33 @@ async def test_the_waits_do_not_grow_while_a_high_watermark_is_not_known() -> No
         assert request.max_wait_ms > FetchSettings().max_wait_ms
 
 
+async def test_the_waits_are_short_until_a_partition_that_comes_is_answered() -> None:
+    """Its high watermark is not known yet, however long the other partitions have been quiet."""
+    async with World(FetchSettings(max_wait_ms=100, max_idle_wait_ms=800)) as world:
+        following = Following(world)
+        request, waiting = await following.begin(1)
+        assert request.max_wait_ms == 200
+        following.add(1)
+        request, reply = await world.leader.next_call()
+        assert (named(request), request.max_wait_ms) == ([(1, 0)], 100)
+        waiting.set_result(news())
+        reply.set_result(news(nothing(1)))
+        request, _ = await world.leader.next_call()
+        assert (named(request), request.max_wait_ms) == ([], 200)
+
+
+async def test_the_waits_are_short_until_a_refused_partition_is_answered() -> None:
+    async with World(FetchSettings(max_wait_ms=100, max_idle_wait_ms=800)) as world:
+        world.fetcher._rng = Random(1)  # otherwise, refused partitions are not delayed
+        _, reply = await Following(world).begin(2)
+        reply.set_result(news(FetchPartitionResponse(topic="t", partition=1, error=ErrorCode.UNKNOWN_LEADER_EPOCH)))
+        request, reply = await world.leader.next_call()
+        while not request.partitions:  # its time has not come
+            reply.set_result(news())
+            request, reply = await world.leader.next_call()
+        assert (named(request), request.max_wait_ms) == ([(1, 0)], 100)
+
+
 async def test_a_partition_that_leaves_does_not_keep_the_waits_short() -> None:
     async with World() as world:
         _, reply = await Following(world).begin(2)

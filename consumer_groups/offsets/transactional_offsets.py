@@ -175,9 +175,8 @@ class TransactionalOffsets:
         if len(self._started_ms) <= self._swept_at:
             return
         pending = self._state.pending
-        producers = {
-            group_id: {known for known, _ in pending.transactions(group_id)} for group_id, _ in self._started_ms
-        }
+        groups = dict.fromkeys(group_id for group_id, _ in self._started_ms)  # each once: one group may have all
+        producers = {group_id: {known for known, _ in pending.transactions(group_id)} for group_id in groups}
         self._started_ms = {
             (name, known): at for (name, known), at in self._started_ms.items() if known in producers[name]
         }

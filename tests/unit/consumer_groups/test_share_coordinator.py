@@ -421,3 +421,26 @@ def test_a_name_belongs_to_one_type_of_group() -> None:
     (joined,) = [group.group_id for group in slot.list_groups() if group.protocol != "share"]
     with pytest.raises(GroupIdNotFoundError):
         slot.shares.heartbeat(replace(asked, group_id=joined), bench.now_ms)
+
+
+def test_only_offsets_of_partitions_that_exist_are_set_and_none_is_negative() -> None:
+    bench = ShareBench()
+    bench.beat("a")
+    bench.beat("a", -1)
+    count = bench.shares.states.topics["t"]
+    asked = [(-1, 0), (0, -2), (0, -1), (0, 0), (count - 1, 0), (count, 0), (count + 1, 0)]
+    for number, offset in asked:
+        item = PartitionOffset(topic="t", partition=number, offset=offset)
+        (told,) = bench.shares.states.alter_offsets(G, (item,), IDS, bench.now_ms).response
+        if not 0 <= number < count:
+            assert told.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            assert told.error == (ErrorCode.NONE if offset >= 0 else ErrorCode.INVALID_REQUEST)
+
+
+@pytest.mark.parametrize("field", ["member_id", "client_id", "rack"])
+def test_a_heartbeat_with_an_id_that_is_too_long_is_refused(field: str) -> None:
+    bench = ShareBench()
+    request = ShareGroupHeartbeatRequest(group_id=G, member_id="a", member_epoch=0, subscribed_topics=("t",))
+    with pytest.raises(InvalidRequestError):
+        bench.shares.heartbeat(replace(request, **{field: "x" * 100_000}), bench.now_ms, principal="User:a")

@@ -3,6 +3,7 @@
 import pytest
 
 from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.consumer_groups.offsets import transactional_offsets
 from barnabas.consumer_groups.offsets.transactional_offsets import MAX_PENDING_OFFSETS, Permit, TransactionalOffsets
 from barnabas.log.vocabulary.errors import (
     CoordinatorLoadInProgressError,
@@ -274,3 +275,27 @@ def test_as_many_permits_as_allowed_are_kept() -> None:
     world.permit(PRODUCER + 2)
     with pytest.raises(CoordinatorLoadInProgressError):
         world.commit(5, permit=first)
+
+
+def test_starts_of_transactions_that_something_else_ended_are_swept_and_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late commit overrules the offsets of a transaction: its end has nothing to do, and may never come."""
+    monkeypatch.setattr(transactional_offsets, "SWEEP_ABOVE", 4)
+    world, most_pending, sweeps = World(), 0, 0
+    pending = world.offsets._state.pending
+    genuine = type(pending).transactions
+
+    def transactions(*asked: object) -> object:
+        nonlocal sweeps
+        sweeps += 1
+        return genuine(*asked)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(pending), "transactions", transactions)
+    for number in range(120):
+        world.commit(number, producer_id=number)
+        if number % 40 == 39:
+            world.end(producer_id=number)
+        live = {known for known, _ in genuine(pending, GROUP)}
+        started = {producer_id for _, producer_id in world.offsets._started_ms}
+        most_pending = max(most_pending, len(live))
+        assert live <= started and len(started) <= max(4, 2 * most_pending) + 1
+    assert 2 <= sweeps <= 12  # each time that there are twice as many

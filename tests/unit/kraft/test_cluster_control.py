@@ -584,3 +584,11 @@ def test_the_first_controller_after_a_recovery_may_fall_before_it_has_fenced_all
     assert not cluster.beat(0).fenced
     for name in ("many", "t"):
         assert (cluster.partition(name).leader, cluster.partition(name).isr) == (0, (0,))
+
+
+@pytest.mark.parametrize("wrong", [{"node_id": -1}, {"incarnation": ""}, {"endpoints": ()}])
+def test_a_registration_without_an_id_an_incarnation_or_an_endpoint_is_refused(wrong: dict[str, object]) -> None:
+    cluster = SingleController(0)
+    answer = cluster.ask(replace(cluster.registration(0), **wrong))  # type: ignore[arg-type]
+    assert isinstance(answer, InvalidRequestError)
+    assert cluster.register(0) > 0

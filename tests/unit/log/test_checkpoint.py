@@ -59,6 +59,8 @@ def test_properties(tmp_path):
     path = str(tmp_path / "meta.properties")
     checkpoint.write_properties(FILES, path, {"a.b": "1", "c": "x=y"})
     assert checkpoint.read_properties(FILES, path) == {"a.b": "1", "c": "x=y"}
+    (tmp_path / "meta.properties").write_text("# a comment = none\n\n  \na.b=1\n")
+    assert checkpoint.read_properties(FILES, path) == {"a.b": "1"}
     (tmp_path / "meta.properties").write_text("# comment\n\nnonsense\n")
     with pytest.raises(checkpoint.DamagedCheckpointError):
         checkpoint.read_properties(FILES, path)

@@ -175,3 +175,17 @@ def test_a_leader_whose_segment_file_is_gone_asks_another_replica_to_lead() -> N
     assert partition.repair.resign_if_damaged() == [
         Resign(topic_partition=log.topic_partition, topic_id=log.topic_id, leader_epoch=3)
     ]
+
+
+def test_a_scan_takes_the_bytes_that_it_may_and_comes_to_the_end_in_any_steps() -> None:
+    log = filled(SimulatedDisk())
+    for base_offset in log.damage.sealed():
+        view = log.damage.view(base_offset)
+        assert view is not None
+        for most_bytes in (BATCH, BATCH + 1, 3 * BATCH, view.size_bytes, 10 * view.size_bytes):
+            position, next_offset, is_done = 0, view.base_offset, False
+            while not is_done:
+                step = scan(view, position=position, next_offset=next_offset, most_bytes=most_bytes)
+                assert step.damage is None and 0 < step.position - position <= most_bytes
+                position, next_offset, is_done = step.position, step.next_offset, step.is_done
+            assert (position, next_offset) == (view.size_bytes, view.next_offset)

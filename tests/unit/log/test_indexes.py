@@ -1,4 +1,5 @@
 import struct
+from random import Random
 
 import pytest
 
@@ -105,3 +106,25 @@ def test_transaction_index(disk):
     assert TransactionIndex(disk, "/d/0.txnindex").entries == [first]
     index.clear()
     assert TransactionIndex(disk, "/d/0.txnindex").entries == []
+
+
+def test_the_entries_of_an_offset_index_rise_in_both_columns_and_are_found_as_in_a_list():
+    for seed in range(20):
+        disk, rng = SimulatedDisk(), Random(seed)
+        disk.make_dirs("/d")
+        index, model = offset_index(disk), list[tuple[int, int]]()
+        for _ in range(60):
+            last_offset, position = 100 + rng.randint(1, 40), rng.randint(1, 40)
+            index.append(last_offset, position)
+            if not model or (last_offset > model[-1][0] and position > model[-1][1]):
+                model.append((last_offset, position))
+            if rng.random() < 0.05:
+                end = 100 + rng.randint(0, 42)
+                index.truncate_to(end)
+                model = [entry for entry in model if entry[0] < end]
+            for place in range(42):
+                before = [entry for entry in model if entry[0] <= 100 + place]
+                assert index.position_for(100 + place) == (before[-1][1] if before else 0)
+                earlier = [entry for entry in model if entry[1] <= place]
+                assert index.offset_before(place) == (earlier[-1] if earlier else (100, 0))
+                assert index.fits(place) is (not model or model[-1][1] < place)

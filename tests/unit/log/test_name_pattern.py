@@ -64,6 +64,10 @@ def test_what_re2_refuses_or_what_is_too_large_is_an_error_with_kafkas_code(text
     assert len(caught.value.message) < 400
 
 
+def test_a_pattern_may_be_as_long_as_the_limit_says() -> None:
+    assert NamePattern("x" * MAX_PATTERN_LENGTH).matches("x" * MAX_PATTERN_LENGTH)
+
+
 def test_a_match_has_a_bound_that_is_known_before() -> None:
     """2.5 ms for the largest program and the longest name; a usual pattern takes microseconds."""
     assert MAX_PROGRAM_SIZE * 4 * 249 <= 2_500_000

@@ -375,3 +375,12 @@ def test_a_limit_that_is_raised_makes_room_and_leaves_the_records_as_they_are(im
     batch.raise_limit(1_000)  # Not below what there was.
     assert batch.append(b"last", None, (), 5) == len(values) == whole.append(b"last", None, (), 5)
     assert batch.seal() == whole.seal()
+
+
+def test_a_time_is_judged_only_where_a_record_takes_it(implementation):
+    for start, count in ((0, 0), (2, 2), (5, 2)):
+        batch = implementation.Accumulator(2**20)
+        assert batch.extend([b"v"] * count, None, None, -5, start) == 0
+        assert batch.count == 0
+    with pytest.raises(InvalidRecordError):
+        implementation.Accumulator(2**20).extend([b"v"] * 3, None, None, -5, 2)

@@ -28,6 +28,8 @@ class EndWatch:
         self._client = client
         self._isolation_level = READ_COMMITTED if is_committed_only else READ_UNCOMMITTED
         self._watched: dict[TopicPartition, int] = {}  # Ends that are current unless `_news` is set.
+        # Of the ends, from before their query. The metadata may have a new id before a watch tells that the topic is another one.
+        self._topic_ids: dict[str, str] = {}
         self._tasks: dict[TopicPartition, asyncio.Task[None]] = {}
         self._news = asyncio.Event()
 
@@ -37,10 +39,13 @@ class EndWatch:
         Raises the last error if a leader could not be queried within the timeout.
         """
         wanted = list(partitions)
-        if not self._news.is_set() and all(partition in self._watched for partition in wanted):
+        topic_ids = {partition.topic: self._client.metadata.topic_id(partition.topic) for partition in wanted}
+        is_known = topic_ids.items() <= self._topic_ids.items() and all(item in self._watched for item in wanted)
+        if is_known and not self._news.is_set():
             return {partition: self._watched[partition] for partition in wanted}
         self._news.clear()
         self._watched = {}
+        self._topic_ids = topic_ids
         found = await list_offsets(
             self._client,
             dict.fromkeys(wanted, LATEST),

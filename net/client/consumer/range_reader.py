@@ -82,7 +82,7 @@ class RangeReader:
         self._isolation_level = READ_COMMITTED if is_committed_only else READ_UNCOMMITTED
         self._may_be_sent_away = bool(rack)
         self._topic_id = topic_id
-        self._other_topic_since_ms: float | None = None  # brokers have refused the id, each time since then
+        self._other_topic_since_ms: float | None = None  # the id was refused or the partition was not there, each time
         self._replicas = ReadReplicas(client.metadata, rack, stay_ms=client.metadata_max_age_ms)
         self._timeout_ms = timeout_ms
 
@@ -91,7 +91,7 @@ class RangeReader:
 
         Batches may start before the position and reach beyond the end: `columns_of` and `batches_of` drop those records. Raises
         OffsetOutOfRangeError if the log does not have the position (any more), PartitionGoneError if the topic is gone,
-        TopicRecreatedError if the name has another topic id, and the last error at the timeout.
+        TopicRecreatedError if the name has another topic id or fewer partitions, and the last error at the timeout.
         """
         deadline_ms = self._client.clock.now_ms() + self._timeout_ms
         while self.position < self.end:
@@ -126,6 +126,8 @@ class RangeReader:
         leader = self._client.metadata.leader(self.partition)
         node_id, rack = self._replicas.source(self.partition, self._client.clock.now_ms())
         if node_id < 0:
+            if self._client.metadata.partition_failure(self.partition) is not None:
+                self._check_patience()
             raise LeaderNotAvailableError(f"{self.partition} has no leader")
         request = FetchRequest(
             max_wait_ms=MAX_WAIT_MS,
@@ -158,7 +160,8 @@ class RangeReader:
             raise
 
     def _check_patience(self) -> None:
-        """The broker or the id may be of the older topic (ids have no order). A broker that is behind catches up."""
+        """The broker or the id may be of the older topic (ids have no order). A broker that is behind catches up. A topic never
+        loses partitions, so one that lacks the partition is another one, or a broker does not know of more partitions yet."""
         now_ms = self._client.clock.now_ms()
         if self._other_topic_since_ms is None:
             self._other_topic_since_ms = now_ms

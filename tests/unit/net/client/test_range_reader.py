@@ -187,6 +187,33 @@ def test_a_watch_survives_leaders_that_go_and_partitions_that_come() -> None:
     run(body())
 
 
+def test_ends_that_are_kept_never_pass_for_those_of_a_successor() -> None:
+    """The metadata may have the new id before the watch tells its news: a plan had it beside ends of the old topic."""
+
+    async def body() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        fill(cluster, T0, range(40))
+        client = await started(cluster)
+        watch = EndWatch(client, is_committed_only=True)
+        ends = await watch.ends([T0], timeout_ms=5_000)
+        assert ends == {T0: 40}
+        assert not await watch.wait(ends, timeout_ms=10)
+        before = len(cluster.requests)
+        assert await watch.ends([T0], timeout_ms=5_000) == {T0: 40}
+        assert len(cluster.requests) == before, "they are kept"
+        cluster.make_anew("t")
+        fill(cluster, T0, range(100, 105))
+        await client.refresh()
+        assert await watch.ends([T0], timeout_ms=5_000) == {T0: 5}
+        assert not await watch.wait({T0: 5}, timeout_ms=10), (
+            "the old watch has told its error, which is no news any more"
+        )
+        await watch.close()
+        await client.close()
+
+    run(body())
+
+
 def test_a_leader_that_refuses_is_not_asked_in_a_loop() -> None:
     async def body() -> None:
         cluster = FakeCluster(topics={"t": 1})
@@ -221,6 +248,30 @@ def test_a_range_of_a_topic_never_has_records_of_its_successor() -> None:
         await client.refresh()
         assert client.metadata.topic_id("t") != planned
         assert await values(reader(client, 0, 40, topic_id=client.metadata.topic_id("t"))) == list(range(100, 140))
+        await client.close()
+
+    run(body())
+
+
+@pytest.mark.parametrize("is_by_id", [True, False])
+def test_a_range_of_a_partition_that_the_successor_lacks_is_gone(is_by_id: bool) -> None:
+    """Not a partition without a leader: that one is waited for, for the whole time of the task."""
+
+    async def body() -> None:
+        cluster = FakeCluster(topics={"t": 2})
+        fill(cluster, T1, range(40))
+        client = await started(cluster)
+        planned = client.metadata.topic_id("t") if is_by_id else ""
+        limits = {"max_bytes": 1 << 20, "timeout_ms": 60_000}
+        found = RangeReader(client, T1, start=0, end=40, is_committed_only=True, topic_id=planned, **limits)
+        cluster.make_anew("t")
+        del cluster.logs[T1]
+        await client.refresh()
+        assert client.metadata.partition_count("t") == 1
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(TopicRecreatedError, match="topic t was deleted and created again"):
+            await found.next_chunk()
+        assert asyncio.get_running_loop().time() - began_s < 10
         await client.close()
 
     run(body())

@@ -209,9 +209,9 @@ class ReplicationService:
         replica assignments.
         """
         self._broker_epoch = broker_epoch
-        if self._newest is not None:
+        if self._newest is not None and not self._is_stopped:
             self.taken_up_offset = 0
-            self.published(self._newest)
+            self._work.add(self._take_up(self._newest, as_whole=True))
 
     def published(self, publication: MetadataPublication) -> None:
         """Apply new images, one after the other. Thousands of partitions take time, and the loop does other work meanwhile."""
@@ -225,9 +225,9 @@ class ReplicationService:
         else:
             self._work.add(self._take_up(publication))
 
-    def _take_up(self, publication: MetadataPublication) -> Steps:
+    def _take_up(self, publication: MetadataPublication, *, as_whole: bool = False) -> Steps:
         """A step for each partition. Metadata older than this registration is not applied: its roles are outdated."""
-        if publication.keeps_image and publication.image.brokers is self._image.brokers:
+        if not as_whole and publication.keeps_image and publication.image.brokers is self._image.brokers:
             self._image = publication.image
         else:
             yield from self._apply(publication)

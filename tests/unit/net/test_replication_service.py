@@ -299,6 +299,23 @@ async def test_the_first_metadata_after_the_registration_is_taken_up_as_a_whole(
     assert [image.offset for image in world.taken_up] == [12] and world.service.is_current
 
 
+@pytest.mark.parametrize("is_of_groups", [False, True])
+@simulated
+async def test_metadata_from_before_a_new_registration_is_put_away_whatever_they_are_about(is_of_groups: bool) -> None:
+    """The broker lost its registration. In a busy cluster, the newest publication before the new one is about groups alone."""
+    first = cluster(topic("t", partition(0)))
+    world = await World.start(first)
+    world.publish(replace(first, offset=11) if is_of_groups else cluster(topic("t", partition(0, epoch=2)), offset=11))
+    assert [image.offset for image in world.taken_up] == [10]
+    world.service.registered(200)
+    assert world.service.leader_hint(TP) == (-1, -1) and not world.service.is_current
+    world.publish(cluster(topic("t", partition(0, epoch=2)), epoch=200, offset=12))
+    assert [image.offset for image in world.taken_up] == [10, 12], (
+        "what the controller knows of the disks may be outdated"
+    )
+    assert world.service.is_current and world.at().role.is_leader
+
+
 @simulated
 async def test_what_changed_while_a_new_registration_was_under_way_is_made_up_for() -> None:
     world = await World.start(cluster(topic("t", partition(0)), topic("u", partition(0)), topic("gone", partition(0))))

@@ -5,8 +5,11 @@ tests/unit/kraft, partitions in test_isr_simulation, too.)
 
 import logging
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +36,16 @@ def test_every_seed_keeps_the_invariants(machine: str, report_line: Callable[[st
         logger.setLevel(former)
     report_line(f"pure machine {machine}: {SEEDS} seeds, {events} events in {time.monotonic() - began:.0f} s")
     assert events > SEEDS
+
+
+@pytest.mark.parametrize("arguments", [("--pure", "1", "--machine", "raft"), ("--pure-seed", "raft", "1")])
+def test_a_machine_that_does_not_exist_is_named_with_those_that_do(arguments: tuple[str, ...]) -> None:
+    """Each of its seeds failed, a million in a minute, and filled the disk."""
+    script = Path(__file__).parents[2] / "scripts" / "simulate"
+    told = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, timeout=50)
+    assert told.returncode == 1 and told.stderr.endswith(
+        "take one of partition, log, journal, controller, groups, quorum\n"
+    )
 
 
 def test_a_log_that_is_cut_and_grows_again_outlives_losses_of_power() -> None:

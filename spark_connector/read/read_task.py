@@ -122,10 +122,13 @@ def _chunks(task: ReadTask, planned: RangePartition) -> Iterator[Chunk]:
 
 
 def _lost(loop: LoopThread, client: Client, reader: RangeReader) -> str:
-    """Skip offsets that the log no longer has; return a description of them, or "" if the log has them after all."""
+    """Skip offsets that the log no longer has; return a description of them, or "" if the log has them after all, or if a newer
+    topic has this name: the reader finds that out."""
     partition, position = reader.partition, reader.position
-    start = loop.call(list_offsets(client, {partition: EARLIEST}))[partition].offset
-    end = loop.call(list_offsets(client, {partition: LATEST}))[partition].offset
+    first, last = [loop.call(list_offsets(client, {partition: at}))[partition] for at in (EARLIEST, LATEST)]
+    if reader.topic_id not in ("", first.topic_id) or first.topic_id != last.topic_id:
+        return ""
+    start, end = first.offset, last.offset
     if start > position:
         reader.go_to(min(start, reader.end))
         return f"{partition} now begins at offset {start}: offsets {position} to {reader.position} are lost"

@@ -75,6 +75,7 @@ class SinkCommitter:
         self._topics = SinkTopics(client, timeout_ms=timeout_ms)
         self._staged = StagedPublishing(client, timeout_ms=timeout_ms)
         self._ledger = SinkLedger()
+        self._ledger_id = ""  # of the topic that `_ledger` was read from
         self._is_ready = False
 
     async def commit(
@@ -278,12 +279,13 @@ class SinkCommitter:
         if not self._is_ready:
             await self._topics.ensure_ledger()
             self._is_ready = True
-        end = (await list_offsets(self._client, {LEDGER: LATEST}, timeout_ms=self._timeout_ms))[LEDGER].offset
+        found = (await list_offsets(self._client, {LEDGER: LATEST}, timeout_ms=self._timeout_ms))[LEDGER]
         # A new leader may not know yet how far the log is committed; the reader waits for it.
-        end = max(end, behind + 1)
-        if end < self._ledger.position:
+        end = max(found.offset, behind + 1)
+        if end < self._ledger.position or self._ledger_id not in ("", found.topic_id):
             logger.error("%s was deleted or has lost decisions: it is read from its beginning", LEDGER_TOPIC)
             self._ledger = SinkLedger()
+        self._ledger_id = found.topic_id
         reader = RangeReader(
             self._client,
             LEDGER,
@@ -291,6 +293,7 @@ class SinkCommitter:
             end=end,
             max_bytes=LEDGER_FETCH_BYTES,
             is_committed_only=False,
+            topic_id=found.topic_id,
             timeout_ms=self._timeout_ms,
         )
         while (chunk := await reader.next_chunk()) is not None:

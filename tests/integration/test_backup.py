@@ -203,7 +203,14 @@ async def test_files_have_the_committed_batches_byte_for_byte(filled: Cluster, t
             place = TopicPartition(name, partition)
             end = (await admin.list_offsets(name))[place].offset
             reader = RangeReader(
-                admin.client, place, start=0, end=end, max_bytes=1 << 20, is_committed_only=False, timeout_ms=10_000
+                admin.client,
+                place,
+                start=0,
+                end=end,
+                max_bytes=1 << 20,
+                is_committed_only=False,
+                topic_id="",
+                timeout_ms=10_000,
             )
             fetched = b""
             while (chunk := await reader.next_chunk()) is not None:

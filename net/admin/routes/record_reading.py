@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from barnabas.log.settings.kinds import MAX_INT64
+from barnabas.log.vocabulary.errors import InconsistentTopicIdError
 from barnabas.log.vocabulary.murmur2 import murmur2_positive
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.errors import BarnabasError, OffsetOutOfRangeError, RequestTimedOutError
+from barnabas.net.client.connection.records import OffsetAndTimestamp
 from barnabas.net.client.consumer.range_reader import Chunk, RangeReader, batches_of
-from barnabas.net.client.positions.offset_lookup import EARLIEST, LATEST, list_offsets
+from barnabas.net.client.positions.offset_lookup import EARLIEST, LATEST, list_offsets, topic_id_of
 from barnabas.net.wire.protocol.requests import READ_COMMITTED, READ_UNCOMMITTED
 
 from ..frame import shapes
@@ -171,24 +173,38 @@ def _records_of(chunk: Chunk, end: int) -> Iterator[Any]:
         yield from records
 
 
-async def _range(call: Call, admin: Admin, place: TopicPartition, level: int) -> tuple[int, int, int]:
-    """Start of the log, where to read, and the end. Raises ApiError."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Range:
+    first_offset: int  # of the log
+    start: int  # where to read
+    end: int
+    topic_id: str  # that these offsets belong to
+
+
+async def _range(call: Call, admin: Admin, place: TopicPartition, level: int) -> _Range:
+    """Raises ApiError, TopicRecreatedError."""
     query = call.query
     given = [name for name in ("offset", "timestamp_ms", "last") if name in query]
     if len(given) > 1:
         raise bad_request(f"{given[0]} and {given[1]} exclude each other")
 
-    async def find(timestamp_ms: int) -> int:
-        found = await list_offsets(admin.client, {place: timestamp_ms}, timeout_ms=TIMEOUT_MS, isolation_level=level)
-        return found[place].offset
-
-    first, end = await find(EARLIEST), await find(LATEST)
+    times_ms = dict.fromkeys((EARLIEST, LATEST, query.get("timestamp_ms", LATEST)))
+    found = {time_ms: await _offset_at(admin, place, time_ms, level) for time_ms in times_ms}
+    topic_id = topic_id_of(place.topic, [{place: item} for item in found.values()])
+    first, end = found[EARLIEST].offset, found[LATEST].offset
     if "timestamp_ms" in query:
-        at = await find(query["timestamp_ms"])
-        return first, end if at < 0 else min(at, end), end
-    if "offset" in query:
-        return first, min(max(query["offset"], first), end), end
-    return first, max(first, end - query.get("last", DEFAULT_LIMIT)), end
+        at = found[query["timestamp_ms"]].offset
+        start = end if at < 0 else min(at, end)
+    elif "offset" in query:
+        start = min(max(query["offset"], first), end)
+    else:
+        start = max(first, end - query.get("last", DEFAULT_LIMIT))
+    return _Range(first_offset=first, start=start, end=end, topic_id=topic_id)
+
+
+async def _offset_at(admin: Admin, place: TopicPartition, time_ms: int, level: int) -> OffsetAndTimestamp:
+    found = await list_offsets(admin.client, {place: time_ms}, timeout_ms=TIMEOUT_MS, isolation_level=level)
+    return found[place]
 
 
 async def _read(call: Call) -> Reply:
@@ -215,7 +231,8 @@ async def _read(call: Call) -> Reply:
 async def _page(call: Call, admin: Admin, place: TopicPartition, limit: int, wanted: _Wanted) -> Json:
     await admin.client.wait_for_topic(place.topic, timeout_ms=TIMEOUT_MS)
     level = READ_COMMITTED if wanted.is_committed_only else READ_UNCOMMITTED
-    first, start, end = await _range(call, admin, place, level)
+    found = await _range(call, admin, place, level)
+    start, end = found.start, found.end
     reader = RangeReader(
         admin.client,
         place,
@@ -223,6 +240,7 @@ async def _page(call: Call, admin: Admin, place: TopicPartition, limit: int, wan
         end=end,
         max_bytes=CHUNK_BYTES,
         is_committed_only=wanted.is_committed_only,
+        topic_id=found.topic_id,
         timeout_ms=TIMEOUT_MS,
     )
     page = _Page(limit, key=wanted.key)
@@ -238,7 +256,7 @@ async def _page(call: Call, admin: Admin, place: TopicPartition, limit: int, wan
         next_offset = page.rows[-1]["offset"] + 1
     else:
         next_offset = min(max(reader.position, start), end)
-    return {"start_offset": first, "end_offset": end, "next_offset": next_offset, "data": page.rows}
+    return {"start_offset": found.first_offset, "end_offset": end, "next_offset": next_offset, "data": page.rows}
 
 
 def _follow(call: Call, place: TopicPartition, wanted: _Wanted) -> Follower:
@@ -260,13 +278,15 @@ async def _events(call: Call, place: TopicPartition, wanted: _Wanted) -> AsyncGe
 async def _tail(call: Call, admin: Admin, place: TopicPartition, wanted: _Wanted) -> AsyncGenerator[str, None]:
     await admin.client.wait_for_topic(place.topic, timeout_ms=TIMEOUT_MS)
     level = READ_COMMITTED if wanted.is_committed_only else READ_UNCOMMITTED
+    start, topic_id = await _first(call, admin, place, level)
     reader = RangeReader(
         admin.client,
         place,
-        start=await _first(call, admin, place, level),
+        start=start,
         end=MAX_INT64,
         max_bytes=CHUNK_BYTES,
         is_committed_only=wanted.is_committed_only,
+        topic_id=topic_id,
         timeout_ms=TICK_MS,
     )
     clock = asyncio.get_running_loop()
@@ -276,12 +296,12 @@ async def _tail(call: Call, admin: Admin, place: TopicPartition, wanted: _Wanted
     while clock.time() < ends_s:
         try:
             chunk = await reader.next_chunk()
-        except RequestTimedOutError:  # nothing new, or no leader now
+        except (RequestTimedOutError, InconsistentTopicIdError):  # nothing new, or no leader now, or one that is behind
             yield HEARTBEAT if clock.time() >= beats_s else ""
             beats_s = clock.time() + HEARTBEAT_S if clock.time() >= beats_s else beats_s
             continue
         except OffsetOutOfRangeError:
-            nearest = await _nearest(admin, place, reader.position, level)
+            nearest = await _nearest(admin, place, reader, level)
             if nearest == reader.position:  # it is there now
                 await asyncio.sleep(TICK_MS / 1000)
                 yield ""
@@ -305,24 +325,24 @@ async def _tail(call: Call, admin: Admin, place: TopicPartition, wanted: _Wanted
                 break
 
 
-async def _nearest(admin: Admin, place: TopicPartition, offset: int, level: int) -> int:
-    """Behind the end, the topic is another one, or has lost records."""
-    first, end = [
-        (await list_offsets(admin.client, {place: at}, timeout_ms=TIMEOUT_MS, isolation_level=level))[place].offset
-        for at in (EARLIEST, LATEST)
-    ]
-    return min(max(offset, first), end)
+async def _nearest(admin: Admin, place: TopicPartition, reader: RangeReader, level: int) -> int:
+    """Behind the end, the topic has lost records. If it is another topic, the reader finds that out."""
+    first, end = [await _offset_at(admin, place, at, level) for at in (EARLIEST, LATEST)]
+    if {first.topic_id, end.topic_id} != {reader.topic_id}:
+        return reader.position
+    return min(max(reader.position, first.offset), end.offset)
 
 
-async def _first(call: Call, admin: Admin, place: TopicPartition, level: int) -> int:
-    """Where to begin: behind the last event that a browser has; else as a page does, or at the end."""
+async def _first(call: Call, admin: Admin, place: TopicPartition, level: int) -> tuple[int, str]:
+    """Where to begin: behind the last event that a browser has; else as a page does, or at the end. And in which topic."""
     if call.last_event_id:
         if not _OFFSET.fullmatch(call.last_event_id):
             raise bad_request("Last-Event-ID must be the id of an event")
-        return int(call.last_event_id) + 1
+        return int(call.last_event_id) + 1, (await _offset_at(admin, place, LATEST, level)).topic_id
     if not {"offset", "timestamp_ms", "last"} & call.query.keys():
         call = replace(call, query={**call.query, "last": 0})
-    return (await _range(call, admin, place, level))[1]
+    found = await _range(call, admin, place, level)
+    return found.start, found.topic_id
 
 
 async def _decode(call: Call, place: TopicPartition, rows: list[Json]) -> None:

@@ -266,11 +266,12 @@ async def slot_reports(admin: "Admin", topics: Sequence[TopicMetadata]) -> Seque
 async def newest_reports(admin: "Admin", topic: str, read: Callable[[bytes | None], R | None]) -> tuple[R, ...]:
     """By the keys of records; what `read` does not know is left out. The topic must exist."""
     from ..consumer.range_reader import RangeReader, batches_of
-    from ..positions.offset_lookup import EARLIEST, LATEST
+    from ..positions.offset_lookup import EARLIEST, LATEST, topic_id_of
 
     place = TopicPartition(topic, 0)
     await admin.client.wait_for_topic(topic, timeout_ms=REPORTS_TIMEOUT_MS)
-    start, end = [(await admin.list_offsets(topic, timestamp_ms=at))[place].offset for at in (EARLIEST, LATEST)]
+    starts, ends = [await admin.list_offsets(topic, timestamp_ms=at) for at in (EARLIEST, LATEST)]
+    start, end = starts[place].offset, ends[place].offset
     reader = RangeReader(
         admin.client,
         place,
@@ -278,6 +279,7 @@ async def newest_reports(admin: "Admin", topic: str, read: Callable[[bytes | Non
         end=end,
         max_bytes=REPORTS_AT_ONCE_BYTES,
         is_committed_only=False,
+        topic_id=topic_id_of(topic, [starts, ends]),
         timeout_ms=REPORTS_TIMEOUT_MS,
     )
     newest: dict[bytes | None, bytes | None] = {}  # the keys by their age

@@ -158,6 +158,15 @@ class TopicRecreatedError(BarnabasError):
 
     code = ErrorCode.INCONSISTENT_TOPIC_ID
 
+    @classmethod
+    def between(cls, topic: str, before: str, now: str) -> "TopicRecreatedError":
+        """Between two requests for offsets or records of one name. `now`: "" if only the refusal of `before` is known."""
+        other = f"is {now} now" if now not in ("", before) else "is another one at its leader now"
+        return cls(
+            f"topic {topic} was deleted and created again: its id was {before} and {other}, and the records of the older topic "
+            "are gone; start again to read the new one"
+        )
+
 
 class NoOffsetForPartitionError(BarnabasError):
     """No offset is committed, or the offset is out of range, and `auto_offset_reset` is "none"."""

@@ -66,12 +66,12 @@ class RangeReader:
         end: int,
         max_bytes: int,
         is_committed_only: bool,
-        rack: str = "",
-        topic_id: str = "",
+        topic_id: str,
         timeout_ms: int,
+        rack: str = "",
     ) -> None:
-        """`timeout_ms` bounds the time of one chunk, including retries. With `topic_id`, no record of another topic of this name
-        is read."""
+        """`timeout_ms` bounds the time of one chunk, including retries. `topic_id`: of the topic that the offsets are of, as
+        `list_offsets` tells it; no record of another topic of this name is read. "": any topic."""
         assert 0 <= start <= end
         self.partition = partition
         self.position = start  # 0 <= position; at `end` or after it, the range is complete.
@@ -81,7 +81,7 @@ class RangeReader:
         self._fetch_bytes = min(FIRST_FETCH_BYTES, max_bytes)
         self._isolation_level = READ_COMMITTED if is_committed_only else READ_UNCOMMITTED
         self._may_be_sent_away = bool(rack)
-        self._topic_id = topic_id
+        self.topic_id = topic_id
         self._other_topic_since_ms: float | None = None  # the id was refused or the partition was not there, each time
         self._replicas = ReadReplicas(client.metadata, rack, stay_ms=client.metadata_max_age_ms)
         self._timeout_ms = timeout_ms
@@ -140,7 +140,7 @@ class RangeReader:
                     fetch_offset=self.position,
                     max_bytes=self._fetch_bytes,
                     current_leader_epoch=leader.epoch,
-                    topic_id=self._topic_id,
+                    topic_id=self.topic_id,
                 ),
             ),
             isolation_level=self._isolation_level,
@@ -166,7 +166,8 @@ class RangeReader:
         if self._other_topic_since_ms is None:
             self._other_topic_since_ms = now_ms
         elif now_ms - self._other_topic_since_ms >= UNKNOWN_TOPIC_PATIENCE_MS:
-            raise TopicRecreatedError(f"topic {self.partition.topic} was deleted and created again")
+            topic = self.partition.topic
+            raise TopicRecreatedError.between(topic, self.topic_id, self._client.metadata.topic_id(topic))
 
     def _take(self, answer: FetchPartitionResponse) -> bytes:
         if answer.error:

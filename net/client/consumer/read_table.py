@@ -76,7 +76,8 @@ def read_table(
 
     `isolation`: "read_uncommitted" or "read_committed"; `bootstrap`: addresses of brokers; `security`: `ssl_cafile`,
     `sasl_mechanism` and so on, as for `Consumer`. Raises MissingExtraError without pyarrow (`pip install 'barnabas[arrow]'`),
-    OffsetOutOfRangeError if records are deleted while they are read, UnreadableBatchError.
+    OffsetOutOfRangeError if records are deleted while they are read, TopicRecreatedError if the topic is deleted and created
+    again meanwhile, UnreadableBatchError.
     """
     tables = batch_builder("read_table", columns)
     query = TableQuery(

@@ -10,7 +10,8 @@ from barnabas.net.wire.protocol.requests import READ_UNCOMMITTED
 
 from ..connection.client import Client
 from ..connection.errors import InvalidRequestError
-from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
+from ..connection.records import OffsetAndTimestamp
+from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets, topic_id_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -26,6 +27,7 @@ class RecordRange(NamedTuple):
     partition: TopicPartition
     start: int
     end: int
+    topic_id: str  # of the topic that these offsets are of
 
 
 class _Asked(NamedTuple):
@@ -52,46 +54,56 @@ class TableQuery:
         _asked(self.end, "end")
 
     async def ranges(self, client: Client) -> list[RecordRange]:
-        """Of each partition, within what its log has now. Raises InvalidRequestError, UnknownTopicOrPartitionError."""
+        """Of each partition, within what its log has now. Raises InvalidRequestError, UnknownTopicOrPartitionError, and
+        TopicRecreatedError if the topic was created again between two of these questions."""
         await client.wait_for_topic(self.topic, timeout_ms=self.timeout_ms)
         count = client.metadata.partition_count(self.topic)
         chosen = _chosen(self.topic, count, self.partitions)
         for position in (self.start, self.end):
             if isinstance(position, Mapping):
                 _chosen(self.topic, count, position)
-        earliest = await self._offsets(client, chosen, EARLIEST)
-        latest = await self._offsets(client, chosen, LATEST)
-        starts = await self._at(client, _asked(self.start, "start"), earliest, latest)
-        ends = await self._at(client, _asked(self.end, "end"), earliest, latest)
+        found: dict[int, dict[TopicPartition, OffsetAndTimestamp]] = {}
+        for time_ms in self._times_ms():
+            found[time_ms] = await self._offsets(client, chosen, time_ms)
+        topic_id = topic_id_of(self.topic, found.values())
+        offsets = {time_ms: {place: at.offset for place, at in each.items()} for time_ms, each in found.items()}
+        earliest, latest = offsets[EARLIEST], offsets[LATEST]
+        starts = self._at(_asked(self.start, "start"), offsets)
+        ends = self._at(_asked(self.end, "end"), offsets)
         return [
             RecordRange(
                 partition,
                 first := max(starts.get(partition, 0), earliest[partition]),
                 max(first, min(ends.get(partition, latest[partition]), latest[partition])),
+                topic_id,
             )
             for partition in chosen
         ]
 
-    async def _at(self, client: Client, asked: _Asked, earliest: Offsets, latest: Offsets) -> Offsets:
-        """Where the position is, of the partitions that it names."""
+    def _times_ms(self) -> list[int]:
+        """What the leaders are asked for, each once."""
+        asked = (_asked(self.start, "start").time_ms, _asked(self.end, "end").time_ms)
+        return list(dict.fromkeys((EARLIEST, LATEST, *(time_ms for time_ms in asked if time_ms is not None))))
+
+    def _at(self, asked: _Asked, found: Mapping[int, Offsets]) -> Offsets:
+        """Where the position is, of the partitions that it names. `found`: offsets by time."""
+        latest = found[LATEST]
         if asked.offsets is not None:
             return {TopicPartition(self.topic, number): offset for number, offset in asked.offsets.items()}
         if asked.offset is not None:
             return dict.fromkeys(latest, asked.offset)
-        if asked.time_ms in (EARLIEST, LATEST):
-            return earliest if asked.time_ms == EARLIEST else latest
         assert asked.time_ms is not None
-        found = await self._offsets(client, latest, asked.time_ms)
-        return {partition: offset if offset >= 0 else latest[partition] for partition, offset in found.items()}
+        return {place: offset if offset >= 0 else latest[place] for place, offset in found[asked.time_ms].items()}
 
-    async def _offsets(self, client: Client, partitions: Iterable[TopicPartition], time_ms: int) -> Offsets:
-        found = await list_offsets(
+    async def _offsets(
+        self, client: Client, partitions: Iterable[TopicPartition], time_ms: int
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        return await list_offsets(
             client,
             dict.fromkeys(partitions, time_ms),
             timeout_ms=self.timeout_ms,
             isolation_level=self.isolation_level,
         )
-        return {partition: item.offset for partition, item in found.items()}
 
 
 def _chosen(topic: str, count: int, partitions: Iterable[int] | None) -> list[TopicPartition]:

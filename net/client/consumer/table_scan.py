@@ -56,7 +56,8 @@ class TopicScan:
     async def next_part(self) -> Part | None:
         """The next chunk, of the partitions in turn; None at the end of all ranges.
 
-        Raises OffsetOutOfRangeError if records were deleted before they were read, and what `RangeReader` raises.
+        Raises OffsetOutOfRangeError if records were deleted before they were read, and what `RangeReader` raises:
+        TopicRecreatedError, for example.
         """
         while self._waiting and len(self._open) < MAX_PARTITIONS_AT_A_TIME:
             self._begin(self._reader(self._waiting.popleft()))
@@ -90,6 +91,7 @@ class TopicScan:
             end=item.end,
             max_bytes=MAX_CHUNK_BYTES,
             is_committed_only=self._isolation_level == READ_COMMITTED,
+            topic_id=item.topic_id,
             timeout_ms=self._timeout_ms,
         )
 
@@ -100,8 +102,8 @@ class TopicScan:
                 return await reader.next_chunk()
             except OffsetOutOfRangeError as error:
                 found = await list_offsets(self._client, {reader.partition: EARLIEST}, timeout_ms=self._timeout_ms)
-                log_start_offset = found[reader.partition].offset
-                if log_start_offset > reader.position:
+                log_start_offset, topic_id = found[reader.partition].offset, found[reader.partition].topic_id
+                if log_start_offset > reader.position and topic_id == reader.topic_id:
                     raise OffsetOutOfRangeError(
                         f"offsets {reader.position} to {log_start_offset - 1} of {reader.partition} were deleted before they "
                         "were read: start again, or raise the retention of the topic"

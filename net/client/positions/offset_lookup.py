@@ -20,7 +20,13 @@ from barnabas.net.wire.protocol.requests import (
 )
 
 from ..connection.client import API_TIMEOUT_MS, Client
-from ..connection.errors import BarnabasError, InvalidConfigError, LeaderNotAvailableError, error_for
+from ..connection.errors import (
+    BarnabasError,
+    InvalidConfigError,
+    LeaderNotAvailableError,
+    TopicRecreatedError,
+    error_for,
+)
 from ..connection.habits import partition_of
 from ..connection.metadata import NO_LEADER
 from ..connection.records import OffsetAndTimestamp
@@ -52,6 +58,20 @@ async def list_offsets(
     times_ms = {partition_of(partition): time_ms for partition, time_ms in times_ms.items()}
     query = _OffsetQuery(client, times_ms, isolation_level)
     return query.told(await _ask_leaders(client, list(times_ms), query.request, timeout_ms=timeout_ms))
+
+
+def topic_id_of(topic: str, found: Iterable[Mapping[TopicPartition, OffsetAndTimestamp]], *, planned: str = "") -> str:
+    """The id of the topic that all these offsets of one name belong to; `planned`, if it is known before, must be the same.
+
+    Raises TopicRecreatedError: an offset of the older topic means nothing in the newer one.
+    """
+    before = planned
+    for offsets in found:
+        for item in offsets.values():
+            if before not in ("", item.topic_id):
+                raise TopicRecreatedError.between(topic, before, item.topic_id)
+            before = item.topic_id
+    return before
 
 
 async def list_offsets_once(

@@ -15,7 +15,7 @@ from barnabas.net.wire.protocol.responses import ProduceResponse
 from ..connection.client import Client
 from ..connection.errors import BarnabasError, ErrorCode, LeaderNotAvailableError, error_for
 from ..consumer.range_reader import RangeReader
-from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
+from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets, topic_id_of
 
 ACKS_ALL = -1
 MAX_FETCH_BYTES = 8 << 20  # Two such chunks are in memory for each partition that is copied at a time.
@@ -52,7 +52,10 @@ class BatchCopier:
         the number of records that the target has now. Raises MissingBatchError; InvalidProducerEpochError where a later epoch
         of the producer has written; and what else keeps a batch from being appended, when the time is over.
         """
-        await self._client.wait_for_topic(target.topic, timeout_ms=self._timeout_ms)
+        for topic in (source.topic, target.topic):
+            await self._client.wait_for_topic(topic, timeout_ms=self._timeout_ms)
+        # Decisions have no id of the stage. What they name is checked batch by batch, of one topic from here on.
+        topic_id = self._client.metadata.topic_id(source.topic)
         wanted = dict(batches)
         position = sequence = 0
         for _, count in batches:
@@ -66,7 +69,7 @@ class BatchCopier:
         if not left:
             return sequence
         expected = iter(left)
-        async for base_offset, count, data in self._read(source, left[0][0], left[-1][0] + left[-1][1]):
+        async for base_offset, count, data in self._read(source, left[0][0], left[-1][0] + left[-1][1], topic_id):
             if base_offset not in wanted:
                 continue  # A batch of another producer, or of an attempt that does not count.
             if (base_offset, count) != next(expected, None):
@@ -82,22 +85,25 @@ class BatchCopier:
 
     async def written(self, target: TopicPartition, *, from_offset: int, producer_id: int, producer_epoch: int) -> int:
         """How many records of a copy the target has, looked for from an offset to the end that is committed now."""
-        start = (await list_offsets(self._client, {target: EARLIEST}, timeout_ms=self._timeout_ms))[target].offset
-        end = (await list_offsets(self._client, {target: LATEST}, timeout_ms=self._timeout_ms))[target].offset
+        starts = await list_offsets(self._client, {target: EARLIEST}, timeout_ms=self._timeout_ms)
+        ends = await list_offsets(self._client, {target: LATEST}, timeout_ms=self._timeout_ms)
+        start, end = max(starts[target].offset, from_offset), ends[target].offset
         found = 0
-        async for chunk in self._chunks(target, max(start, from_offset), end):
+        async for chunk in self._chunks(target, start, end, topic_id_of(target.topic, [starts, ends])):
             for header in iter_headers(chunk):
                 if (header.producer_id, header.producer_epoch) == (producer_id, producer_epoch):
                     found = max(found, header.base_sequence + header.last_offset_delta + 1)
         return found
 
-    async def _read(self, source: TopicPartition, start: int, end: int) -> AsyncIterator[tuple[int, int, bytes]]:
-        async for chunk in self._chunks(source, start, end):
+    async def _read(
+        self, source: TopicPartition, start: int, end: int, topic_id: str
+    ) -> AsyncIterator[tuple[int, int, bytes]]:
+        async for chunk in self._chunks(source, start, end, topic_id):
             for header in iter_headers(chunk, verify_crc=True):
                 data = chunk[header.position : header.position + header.size_bytes]
                 yield header.base_offset, header.record_count, data
 
-    async def _chunks(self, source: TopicPartition, start: int, end: int) -> AsyncIterator[bytes]:
+    async def _chunks(self, source: TopicPartition, start: int, end: int, topic_id: str) -> AsyncIterator[bytes]:
         reader = RangeReader(
             self._client,
             source,
@@ -105,6 +111,7 @@ class BatchCopier:
             end=max(start, end),
             max_bytes=MAX_FETCH_BYTES,
             is_committed_only=False,
+            topic_id=topic_id,
             timeout_ms=self._timeout_ms,
         )
         while (chunk := await reader.next_chunk()) is not None:

@@ -18,8 +18,10 @@ from barnabas.log.vocabulary.errors import OffsetOutOfRangeError, SecurityDisabl
 from barnabas.log.vocabulary.group_messages import PartitionOffset
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import BROKER, EARLIEST, LATEST, Admin
+from barnabas.net.client.connection.records import OffsetAndTimestamp
 from barnabas.net.client.consumer.range_reader import RangeReader
 from barnabas.net.client.group.group_offsets import fetch_committed
+from barnabas.net.client.positions.offset_lookup import topic_id_of
 from barnabas.net.wire.protocol.responses import TopicMetadata
 
 from .contents import (
@@ -131,11 +133,16 @@ class Taking:
         partitions = list(known[:count]) + [PartitionContents()] * (count - len(known))
         if has_records:
             partitions = await self._records(admin, topic, partitions)
+        configs = await _topic_configs(admin, topic.name)
+        if (await admin.describe_topic(topic.name)).topic_id != topic.topic_id:  # settings are read by name
+            raise BackupError(
+                f"topic {topic.name!r} was deleted and created again while it was read; run the command again"
+            )
         return TopicContents(
             name=topic.name,
             topic_id=topic.topic_id,
             replication_factor=max(len(partition.replicas) for partition in topic.partitions),
-            configs=await _topic_configs(admin, topic.name),
+            configs=configs,
             partitions=tuple(partitions),
             has_records=has_records or bool(old and old.has_records),
         )
@@ -145,12 +152,13 @@ class Taking:
     ) -> list[PartitionContents]:
         places = [TopicPartition(topic.name, number) for number in range(len(known))]
         ends = await admin.find_offsets(dict.fromkeys(places, LATEST), isolation_level="read_committed")
+        topic_id_of(topic.name, [ends], planned=topic.topic_id)
         places_at_once = asyncio.Semaphore(PARTITIONS_AT_ONCE)
 
         async def read(place: TopicPartition) -> PartitionContents:
             async with places_at_once:
                 folder = partition_folder(self._config.folder, topic.topic_id, place.partition)
-                return await self._partition(admin, place, folder, known[place.partition], ends[place].offset)
+                return await self._partition(admin, place, folder, known[place.partition], ends[place])
 
         reading = [asyncio.create_task(read(place)) for place in places]
         try:
@@ -159,20 +167,17 @@ class Taking:
             for task in reading:
                 task.cancel()
             await asyncio.gather(*reading, return_exceptions=True)
-        if (await admin.describe_topic(topic.name)).topic_id != topic.topic_id:
-            raise BackupError(
-                f"topic {topic.name!r} was deleted and created again while it was read; run the command again"
-            )
         return found
 
     async def _partition(
-        self, admin: Admin, place: TopicPartition, folder: Path, known: PartitionContents, end: int
+        self, admin: Admin, place: TopicPartition, folder: Path, known: PartitionContents, end: OffsetAndTimestamp
     ) -> PartitionContents:
         writer = await asyncio.to_thread(PartitionWriter, folder, known)
         try:
             for _ in range(ATTEMPTS):
                 starts = await admin.find_offsets({place: EARLIEST})
-                self._go_to(writer, place, starts[place].offset, end)
+                topic_id_of(place.topic, [starts], planned=end.topic_id)
+                self._go_to(writer, place, starts[place].offset, end.offset)
                 try:
                     await self._read(admin, place, writer, end)
                 except OffsetOutOfRangeError:
@@ -203,11 +208,13 @@ class Taking:
             )
             writer.skip(start)
 
-    async def _read(self, admin: Admin, place: TopicPartition, writer: PartitionWriter, end: int) -> None:
+    async def _read(
+        self, admin: Admin, place: TopicPartition, writer: PartitionWriter, end: OffsetAndTimestamp
+    ) -> None:
         start = writer.contents.next_offset
         reader = RangeReader(
-            admin.client, place, start=start, end=max(start, end), max_bytes=FETCH_BYTES, is_committed_only=True,
-            timeout_ms=CHUNK_TIMEOUT_MS,
+            admin.client, place, start=start, end=max(start, end.offset), max_bytes=FETCH_BYTES, is_committed_only=True,
+            topic_id=end.topic_id, timeout_ms=CHUNK_TIMEOUT_MS,
         )  # fmt: skip
         while (chunk := await reader.next_chunk()) is not None:
             await asyncio.to_thread(writer.add, chunk, reader.position)

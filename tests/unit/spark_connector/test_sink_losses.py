@@ -85,6 +85,23 @@ def test_a_ledger_that_was_deleted_and_created_again_loses_no_later_micro_batch(
     run(main())
 
 
+def test_a_ledger_that_was_made_again_and_is_longer_than_the_old_one_is_read_from_its_start() -> None:
+    """The decisions of another driver are before the position of this one in the old ledger."""
+
+    async def main() -> None:
+        world = World()
+        async with Driver(world, "one") as one, Driver(world, "other") as other:
+            for batch_id in range(3):
+                assert await one.commit(batch_id)
+            world.cluster.make_anew(LEDGER_TOPIC)
+            for batch_id in range(3, 6):
+                assert await other.commit(batch_id)
+            assert not await one.commit(5), "the other one has published it"
+        world.check_once(dict.fromkeys(range(3), "one") | dict.fromkeys(range(3, 6), "other"))
+
+    run(main())
+
+
 @pytest.mark.parametrize("when", [1, 2, 3])
 def test_an_answer_that_tells_an_old_end_of_the_ledger_hides_no_decision(when: int) -> None:
     """Brokers refuse such a question right after an election. It is the answer to the read before the decision, to that behind

@@ -15,6 +15,7 @@ from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.errors import TopicAlreadyExistsError
 from barnabas.net.client.connection.security import SecurityOptions
 from barnabas.net.client.consumer.range_reader import RangeReader, batches_of
+from barnabas.net.client.positions.offset_lookup import topic_id_of
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.client.producer.transaction import Transaction
 
@@ -151,11 +152,12 @@ class TopicWriter:
     async def committed_position(self) -> Position | None:
         """The last one that any process of this connector has committed. Raises BarnabasError, PositionFormatError."""
         topic = self._settings.position_topic
+        topic_id = (await self._admin.describe_topic(topic)).topic_id  # before the offset that it stands for
         transaction = self._producer.transaction()
         async with transaction:
             handle = await transaction.send(topic, b"", key=BARRIER_KEY, partition=0)
         barrier = (await handle).offset
-        return await _position_before(self._admin, topic, barrier + 1)
+        return await _position_before(self._admin, topic, barrier + 1, topic_id)
 
 
 async def read_position(settings: SourceSettings, bootstrap: str, security: SecurityOptions) -> Position | None:
@@ -164,22 +166,25 @@ async def read_position(settings: SourceSettings, bootstrap: str, security: Secu
         if settings.position_topic not in await admin.list_topics(include_internal=True):
             return None
         (end,) = (await admin.list_offsets(settings.position_topic)).values()
-        return await _position_before(admin, settings.position_topic, end.offset)
+        return await _position_before(admin, settings.position_topic, end.offset, end.topic_id)
 
 
-async def _position_before(admin: Admin, topic: str, end: int) -> Position | None:
+async def _position_before(admin: Admin, topic: str, end: int, topic_id: str) -> Position | None:
+    """Raises TopicRecreatedError: the end of an older topic would cut off the positions of the newer one."""
     place = TopicPartition(topic, 0)
-    (first,) = (await admin.list_offsets(topic, timestamp_ms=EARLIEST)).values()
+    starts = await admin.list_offsets(topic, timestamp_ms=EARLIEST)
+    topic_id_of(topic, [starts], planned=topic_id)
+    first = starts[place]
     look_back, last = FIRST_LOOK_BACK, end
     while True:
         start = max(first.offset, last - look_back)
-        found = await _last_position(admin, place, start, end)
+        found = await _last_position(admin, place, start, end, topic_id)
         if found is not None or start == first.offset:
             return found
         end, look_back = start, look_back * 2
 
 
-async def _last_position(admin: Admin, place: TopicPartition, start: int, end: int) -> Position | None:
+async def _last_position(admin: Admin, place: TopicPartition, start: int, end: int, topic_id: str) -> Position | None:
     reader = RangeReader(
         admin.client,
         place,
@@ -187,6 +192,7 @@ async def _last_position(admin: Admin, place: TopicPartition, start: int, end: i
         end=end,
         max_bytes=READ_BYTES,
         is_committed_only=True,
+        topic_id=topic_id,
         timeout_ms=READ_TIMEOUT_MS,
     )
     last = None

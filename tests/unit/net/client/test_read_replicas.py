@@ -87,7 +87,7 @@ def test_a_replica_that_is_none_for_the_reader_of_a_range_costs_one_attempt(repl
         client.want_topic("t")
         await client.start()
         found = RangeReader(
-            client, T0, start=0, end=100, max_bytes=1, is_committed_only=False, rack="b", timeout_ms=60_000
+            client, T0, start=0, end=100, max_bytes=1, is_committed_only=False, topic_id="", rack="b", timeout_ms=60_000
         )
         starts = []
         async with asyncio.timeout(5):
@@ -212,7 +212,7 @@ def test_a_range_is_read_from_the_replica_or_from_the_leader() -> None:
         client.want_topic("t")
         await client.start()
         found = RangeReader(
-            client, T0, start=0, end=100, max_bytes=1, is_committed_only=False, rack="b", timeout_ms=60_000
+            client, T0, start=0, end=100, max_bytes=1, is_committed_only=False, topic_id="", rack="b", timeout_ms=60_000
         )
         starts = []
         while (chunk := await found.next_chunk()) is not None:

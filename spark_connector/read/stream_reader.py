@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from barnabas.net.client.connection.client import Client
-from barnabas.net.client.connection.errors import BarnabasError
+from barnabas.net.client.connection.errors import BarnabasError, TopicRecreatedError
 from barnabas.net.client.connection.loop_thread import LoopThread
 from barnabas.net.client.connection.records import OffsetAndMetadata
 from barnabas.net.client.consumer.end_watch import EndWatch
@@ -183,11 +183,13 @@ class _Driver:
         deadline_ms = _now_ms() + self._options.client.api_timeout_ms
         while True:
             partitions = self._boundaries.known_partitions()
-            topic_ids = self._boundaries.topic_ids(partitions)
             try:
-                ends = await self._watch.ends(partitions, timeout_ms=ROUND_MS)
+                ends, topic_ids = await self._watch.ends(partitions, timeout_ms=ROUND_MS)
             except BarnabasError as error:
-                if not error.retriable or _now_ms() > deadline_ms:
+                may_pass = error.retriable or isinstance(
+                    error, TopicRecreatedError
+                )  # the next answers are of one topic
+                if not may_pass or _now_ms() > deadline_ms:
                     raise
             else:
                 self._found = LogEnds(ends=ends, topic_ids=topic_ids)

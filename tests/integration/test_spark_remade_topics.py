@@ -86,8 +86,7 @@ def test_a_query_that_goes_on_without_lost_records_has_each_new_record_once(
     topic = create_topic(spark_cluster, "swapped-under-it", partitions=1)
     send(spark_cluster, topic, OLD[:10])
     options: Options = {"subscribe": topic, "startingOffsets": "earliest", "failOnDataLoss": "false"}
-    options |= {"kafka.metadata.max.age.ms": 200}
-    stream = Remaking(spark, spark_cluster, tmp_path, **options)
+    stream = Remaking(spark, spark_cluster, tmp_path, **options)  # which refreshes its metadata after five minutes
     stream.topic = topic
     query = stream.start()
     try:

@@ -14,7 +14,7 @@ from barnabas.net.wire.protocol.responses import FetchResponse
 
 from ..connection.client import Client
 from ..connection.errors import BarnabasError
-from ..positions.offset_lookup import LATEST, list_offsets
+from ..positions.offset_lookup import LATEST, list_offsets, topic_id_of
 
 WAIT_MS = 5_000  # Of one fetch at a leader without new records.
 RESPONSE_GRACE_MS = 30_000
@@ -28,31 +28,42 @@ class EndWatch:
         self._client = client
         self._isolation_level = READ_COMMITTED if is_committed_only else READ_UNCOMMITTED
         self._watched: dict[TopicPartition, int] = {}  # Ends that are current unless `_news` is set.
-        # Of the ends, from before their query. The metadata may have a new id before a watch tells that the topic is another one.
-        self._topic_ids: dict[str, str] = {}
+        self._topic_ids: dict[str, str] = {}  # of the topics that the newest answers are of
         self._tasks: dict[TopicPartition, asyncio.Task[None]] = {}
         self._news = asyncio.Event()
 
-    async def ends(self, partitions: Iterable[TopicPartition], *, timeout_ms: float) -> dict[TopicPartition, int]:
-        """Return the end of each log; queries the leaders unless a watch shows that nothing was appended.
+    async def ends(
+        self, partitions: Iterable[TopicPartition], *, timeout_ms: float
+    ) -> tuple[dict[TopicPartition, int], dict[str, str]]:
+        """Return the end of each log, and the ids of the topics that these ends are of; queries the leaders unless a watch shows
+        that nothing was appended. A leader that refuses a known id of a topic makes the client look up the new one at once.
 
-        Raises the last error if a leader could not be queried within the timeout.
+        Raises the last error if a leader could not be queried within the timeout, and TopicRecreatedError if a topic was created
+        again while its leaders were asked; ask again then.
         """
         wanted = list(partitions)
-        topic_ids = {partition.topic: self._client.metadata.topic_id(partition.topic) for partition in wanted}
-        is_known = topic_ids.items() <= self._topic_ids.items() and all(item in self._watched for item in wanted)
-        if is_known and not self._news.is_set():
-            return {partition: self._watched[partition] for partition in wanted}
+        topics = {partition.topic for partition in wanted}
+        if (
+            not self._news.is_set()
+            and all(partition in self._watched for partition in wanted)
+            and all(self._client.metadata.topic_id(topic) == self._topic_ids.get(topic) for topic in topics)
+        ):
+            return {partition: self._watched[partition] for partition in wanted}, {
+                topic: self._topic_ids[topic] for topic in topics
+            }
         self._news.clear()
         self._watched = {}
-        self._topic_ids = topic_ids
         found = await list_offsets(
             self._client,
             dict.fromkeys(wanted, LATEST),
             timeout_ms=timeout_ms,
             isolation_level=self._isolation_level,
         )
-        return {partition: item.offset for partition, item in found.items()}
+        self._topic_ids = {
+            topic: topic_id_of(topic, [{place: item} for place, item in found.items() if place.topic == topic])
+            for topic in topics
+        }
+        return {partition: item.offset for partition, item in found.items()}, dict(self._topic_ids)
 
     async def wait(self, ends: Mapping[TopicPartition, int], *, timeout_ms: float) -> bool:
         """Wait until a log has grown beyond these ends; False at the timeout."""

@@ -147,16 +147,16 @@ def test_an_idle_watch_asks_hardly_anything_and_hears_at_once() -> None:
         began_s, idle_s = loop.time(), 60
         before = len(cluster.requests)
         while loop.time() - began_s < idle_s:
-            ends = await watch.ends(partitions, timeout_ms=1_000)
+            ends, _ = await watch.ends(partitions, timeout_ms=1_000)
             assert not await watch.wait(ends, timeout_ms=250)
         per_second = (len(cluster.requests) - before) / idle_s
         assert per_second <= 2, per_second  # The bound for a query is 10.
 
         loop.call_later(0.1, fill, cluster, T1, range(5))
         asked_s = loop.time()
-        assert await watch.wait(await watch.ends(partitions, timeout_ms=1_000), timeout_ms=250)
+        assert await watch.wait((await watch.ends(partitions, timeout_ms=1_000))[0], timeout_ms=250)
         assert loop.time() - asked_s == pytest.approx(0.1)
-        assert (await watch.ends(partitions, timeout_ms=1_000))[T1] == 5
+        assert (await watch.ends(partitions, timeout_ms=1_000))[0][T1] == 5
         await watch.close()
         await client.close()
 
@@ -168,19 +168,19 @@ def test_a_watch_survives_leaders_that_go_and_partitions_that_come() -> None:
         cluster = FakeCluster(brokers=3, topics={"t": 1})
         client = await started(cluster)
         watch = EndWatch(client, is_committed_only=False)
-        ends = await watch.ends([T0], timeout_ms=5_000)
+        ends, _ = await watch.ends([T0], timeout_ms=5_000)
         assert not await watch.wait(ends, timeout_ms=10)
         cluster.move_leader(T0, 1)
         cluster.drop_connections(0)
         assert await watch.wait(ends, timeout_ms=5_000)
         cluster.create("t", 2)
         await client.refresh()
-        ends = await watch.ends([T0, T1], timeout_ms=5_000)
+        ends, _ = await watch.ends([T0, T1], timeout_ms=5_000)
         assert ends == {T0: 0, T1: 0}
         asyncio.get_running_loop().call_later(0.2, fill, cluster, T0, range(3))
-        while (await watch.ends([T0, T1], timeout_ms=5_000)) == ends:
+        while (await watch.ends([T0, T1], timeout_ms=5_000))[0] == ends:
             await watch.wait(ends, timeout_ms=5_000)
-        assert (await watch.ends([T0, T1], timeout_ms=5_000))[T0] == 3
+        assert (await watch.ends([T0, T1], timeout_ms=5_000))[0][T0] == 3
         await watch.close()
         await client.close()
 
@@ -223,9 +223,54 @@ def test_a_leader_that_refuses_is_not_asked_in_a_loop() -> None:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         while loop.time() - began_s < 10:
-            await watch.wait(await watch.ends([T0], timeout_ms=1_000), timeout_ms=250)
+            await watch.wait((await watch.ends([T0], timeout_ms=1_000))[0], timeout_ms=250)
         assert len(cluster.requests) <= 10 * 10 + 5
         cluster.script(ApiKey.FETCH, lambda node, request: HANG, forever=True)
+        await watch.close()
+        await client.close()
+
+    run(body())
+
+
+@pytest.mark.parametrize("is_busy", [True, False], ids=["under load", "after a wait"])
+def test_ends_are_told_with_the_id_of_their_topic_at_once_after_it_was_made_again(is_busy: bool) -> None:
+    """The client would otherwise refresh its metadata after five minutes. Under load, a reader never waits for news."""
+
+    async def body() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        fill(cluster, T0, range(20))
+        client = await started(cluster)
+        watch = EndWatch(client, is_committed_only=True)
+        ends, ids = await watch.ends([T0], timeout_ms=1_000)
+        assert (ends, ids) == ({T0: 20}, {"t": "t"})
+        if not is_busy:
+            assert not await watch.wait(ends, timeout_ms=250)
+        cluster.make_anew("t")
+        fill(cluster, T0, range(40))
+        if not is_busy:
+            assert await watch.wait(ends, timeout_ms=10_000)
+        began_s = asyncio.get_running_loop().time()
+        assert await watch.ends([T0], timeout_ms=1_000) == ({T0: 40}, {"t": "t'"})
+        assert asyncio.get_running_loop().time() - began_s < 1
+        await watch.close()
+        await client.close()
+
+    run(body())
+
+
+def test_ends_of_a_watch_are_not_those_of_a_topic_that_the_client_has_learned_of_since() -> None:
+    async def body() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        fill(cluster, T0, range(20))
+        client = await started(cluster)
+        watch = EndWatch(client, is_committed_only=True)
+        ends, _ = await watch.ends([T0], timeout_ms=1_000)
+        assert not await watch.wait(ends, timeout_ms=250)
+        cluster.script(ApiKey.FETCH, lambda node, request: HANG, forever=True)  # the watch learns last
+        cluster.make_anew("t")
+        cluster.logs[T0].append(encode_batch([b"x"] * 40, timestamps_ms=1))
+        await client.refresh()
+        assert await watch.ends([T0], timeout_ms=1_000) == ({T0: 40}, {"t": "t'"})
         await watch.close()
         await client.close()
 

@@ -16,13 +16,14 @@ from integration.test_spark_pipeline_kills import Command
 pytestmark = pytest.mark.timeout(900)
 SIZE = "6m"  # Spark's own files of a checkpoint are small
 KEYS = 40
-RECORDS = 2_000
+RECORDS = 400
+PER_BATCH = 200  # each start of Spark and each micro-batch takes seconds
 PIPELINE = """
 name = "{name}"
 state = "{state}"
 [source]
 topics = ["{topic}"]
-max_records = 500
+max_records = {per_batch}
 value = {{ format = "json", fields = {{ id = "bigint", key = "bigint" }} }}
 [[steps]]
 sql = "SELECT key, sum(id) AS total FROM input GROUP BY key"
@@ -32,7 +33,7 @@ database = "sqlite:{database}"
 write = "upsert"
 key = ["key"]
 [restarts]
-attempts = {attempts}
+attempts = 0
 first_ms = 100
 max_ms = 1000
 """
@@ -79,27 +80,29 @@ def expected(count: int) -> list[tuple[int, int]]:
     return [(key, sum(range(key, count, KEYS))) for key in range(KEYS)]
 
 
-def command(cluster: Cluster, small_disk: Path, folder: Path, name: str, *, attempts: int) -> tuple[Command, str, Path]:
+def command(cluster: Cluster, small_disk: Path, folder: Path, name: str) -> tuple[Command, str, Path]:
     topic = create_topic(cluster, f"full-{name}", partitions=1)
     database = folder / "totals.db"
-    text = PIPELINE.format(name=name, state=small_disk / "state", topic=topic, database=database, attempts=attempts)
+    text = PIPELINE.format(name=name, state=small_disk / "state", topic=topic, database=database, per_batch=PER_BATCH)
     return Command(cluster, folder, text), topic, database
 
 
 def test_a_disk_that_fills_while_a_pipeline_runs_is_named_and_nothing_is_lost(
     driver_cluster: Cluster, tmp_path: Path, small_disk: Path
 ) -> None:
-    found, topic, database = command(driver_cluster, small_disk, tmp_path, "runs", attempts=1)
+    found, topic, database = command(driver_cluster, small_disk, tmp_path, "runs")
     send_numbers(driver_cluster, topic, 0, RECORDS)
     process = found.start("run")
     try:
-        found.until_batches(RECORDS // 500)
+        found.until_batches(RECORDS // PER_BATCH)
         ballast = fill(small_disk)
         send_numbers(driver_cluster, topic, RECORDS, 2 * RECORDS)
         told = found.ended(process, code=1)
     finally:
         found.kill(process)
     check_told(told, small_disk)
+    status = found.run_to_end("status", code=3)
+    assert "failed" in status and "died" not in status and "No space left on device" in status, status
     ballast.unlink()
     found.run_to_end("run", "--once")
     assert totals(database) == expected(2 * RECORDS)
@@ -108,7 +111,7 @@ def test_a_disk_that_fills_while_a_pipeline_runs_is_named_and_nothing_is_lost(
 def test_a_disk_that_is_full_when_a_pipeline_starts_is_named(
     driver_cluster: Cluster, tmp_path: Path, small_disk: Path
 ) -> None:
-    found, topic, database = command(driver_cluster, small_disk, tmp_path, "starts", attempts=1)
+    found, topic, database = command(driver_cluster, small_disk, tmp_path, "starts")
     send_numbers(driver_cluster, topic, 0, RECORDS)
     ballast = fill(small_disk)
     check_told(found.run_to_end("run", "--once", code=1), small_disk)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from integration.cluster import Cluster, until
-from integration.spark_world import create_topic, send
+from integration.spark_world import QUICK_JAVA, create_topic, send
 from integration.test_spark_sink import read
 from pyiceberg.catalog.sql import SqlCatalog
 
@@ -59,6 +59,7 @@ class Command:
         if verb == "run":
             options = (*options, "--master", self._master)
         environment = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
+        environment["JDK_JAVA_OPTIONS"] = QUICK_JAVA
         return subprocess.Popen(
             [*words, str(self.file), *options],
             env=environment,

@@ -7,6 +7,7 @@
     pipeline.toml, .yaml    one of them: the file as `run` found it: a driver that starts again runs the same pipeline
     run.json                the state of the supervisor (`RunState`)
     progress.json           the progress of the driver (`RunProgress`)
+    reserve                 two blocks of the disk, which are given up for the last run.json when the disk is full
     error                   the last error of the driver, one line
     driver.log              stderr of the driver and of its JVM, of the last start
     empty-sink              after `reset --empty-sink`: the next run removes the rows of the sink's table before it writes
@@ -39,11 +40,13 @@ T = TypeVar("T")
 LOCK_WAIT_S: Final = 1.0  # `status` holds a lock for an instant, to see whether it is free
 LOCK_PAUSE_S: Final = 0.05
 _RESETTING: Final = "resetting"
+_RESERVE: Final = "reserve"
 _PIPELINE: Final = {False: "pipeline.toml", True: "pipeline.yaml"}  # by whether it is YAML
 _KEPT: Final = (
     "generation", *_PIPELINE.values(), "run.json", "progress.json", "error", "driver.log", "parquet", "schemas", "checkpoint",
-    "plan", "empty-sink",
+    "plan", "empty-sink", "reserve",
 )  # fmt: skip
+RESERVE_BYTES: Final = 8 << 10  # run.json has an error of at most MAX_ERROR_CHARS, and is written beside the old one
 MAX_ERROR_CHARS: Final = 2_000  # of one line; errors of Spark contain whole plans
 
 
@@ -181,7 +184,21 @@ class StateFolder:
     # --- state --------------------------------------------------------------------------------------------------------
 
     def write_run(self, state: RunState) -> None:
-        self._write(self.path / "run.json", msgspec.json.encode(state))
+        """On a full disk, the reserve makes room for the last word: an old one would tell of a process that died. Before it, a
+        driver would take the room. Raises StorageError."""
+        try:
+            self._write(self.path / "run.json", msgspec.json.encode(state))
+        except StorageError:
+            if state.state in ("running", "restarting") or not (self.path / _RESERVE).exists():
+                raise
+            (self.path / _RESERVE).unlink()
+            self._write(self.path / "run.json", msgspec.json.encode(state))
+
+    def make_reserve(self) -> None:
+        """Again after a full disk. Without room for it, the reader of `status` may see an old word."""
+        if not (self.path / _RESERVE).exists():
+            with suppress(StorageError):
+                self._write(self.path / _RESERVE, bytes(RESERVE_BYTES))
 
     def read_run(self) -> RunState | None:
         return self._read(self.path / "run.json", RunState)

@@ -90,6 +90,7 @@ class Supervisor:
         """Until the work is done, `stop` is called, or the driver has failed too often. The caller holds run.lock."""
         pause = Backoff(first_ms=self._policy.first_ms, max_ms=self._policy.max_ms)
         failures, random = 0, Random()
+        self._folder.make_reserve()
         while True:
             before = self._folder.read_progress().batches
             self._become("running")

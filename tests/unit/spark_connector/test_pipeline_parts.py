@@ -49,6 +49,25 @@ class CapturedError(Exception):
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "Job aborted due to stage failure\nCaused by: java.lang.OutOfMemoryError: Java heap space\n\tat java.base/x",
+        "An error occurred while calling o7.start.\n: java.lang.OutOfMemoryError: GC overhead limit exceeded",
+    ],
+)
+def test_an_exhausted_heap_is_named_with_the_settings_that_raise_it(text: str) -> None:
+    error = CapturedError("[STREAM_FAILED] Query terminated" + PLAN, CapturedError(text))
+    told = told_of(error)
+    assert told.startswith(
+        f"OutOfMemoryError: {'Java heap space' if 'heap' in text else 'GC overhead limit exceeded'}: "
+    )
+    for cure in ('"spark.driver.memory"', '"spark.executor.memory"', "watermark", "RocksDBStateStoreProvider"):
+        assert cure in told, cure
+    assert not is_final(error), "another start may have less to do at once"
+    assert "\n" not in told
+
+
+@pytest.mark.parametrize(
     ("error", "told"),
     [
         (CapturedError(JVM + PLAN), "SparkNumberFormatException: [CAST_INVALID_INPUT] The value 'x' cannot be cast"),

@@ -279,6 +279,13 @@ async def test_records_are_text_or_base64_and_tombstones_are_null(client: HttpCl
     assert third["value"] is None and third["key"]["text"] == "ü"
 
 
+async def test_records_are_those_of_the_topic_that_the_offsets_are_of(client: HttpClient, broker: Broker) -> None:
+    stored(broker, b"pear")
+    await read(client, "timestamp_ms=1000")
+    found = [request for request in broker.asked if isinstance(request, requests.FetchRequest)]
+    assert found and {item.topic_id for request in found for item in request.partitions} == {"a" * 32}
+
+
 @pytest.mark.parametrize(
     ("query", "offsets", "next_offset"),
     [

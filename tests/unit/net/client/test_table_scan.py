@@ -3,11 +3,16 @@
 from datetime import UTC, datetime
 
 import pytest
-from unit.net.client.consumer_world import T0, filled
+from unit.net.client.consumer_world import T0, fill, filled
 from unit.net.client.fake_cluster import FakeCluster
 
 from barnabas.net.client.arrow.tables import BatchBuilder
-from barnabas.net.client.connection.errors import InvalidRequestError, OffsetOutOfRangeError, UnreadableBatchError
+from barnabas.net.client.connection.errors import (
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    TopicRecreatedError,
+    UnreadableBatchError,
+)
 from barnabas.net.client.consumer.table_range import Position, TableQuery
 from barnabas.net.client.consumer.table_scan import TopicScan
 from barnabas.net.wire.protocol.api_keys import ApiKey
@@ -53,6 +58,25 @@ async def test_all_partitions_are_read_each_in_order() -> None:
 async def test_a_range_cuts_batches() -> None:
     found = await scanned(filled(100, per_batch=10), TableQuery(topic="t", start=15, end=37))
     assert found == [(0, offset) for offset in range(15, 37)]
+
+
+@pytest.mark.parametrize(("start", "answers"), [("start", 1), ("@1050", 1), ("@1050", 2)])
+async def test_offsets_of_two_topics_of_one_name_make_no_range(start: Position, answers: int) -> None:
+    """The topic is made again between two questions for its offsets."""
+    cluster = filled(50)
+    client = cluster.client()
+    await client.start()
+
+    def remade(*_: object) -> None:
+        cluster.make_anew("t")
+        fill(cluster, T0, 80)
+
+    cluster.script(ApiKey.LIST_OFFSETS, *[lambda *_: None] * answers, remade)
+    with pytest.raises(TopicRecreatedError, match="topic t was deleted and created again: its id was t and is t' now"):
+        await TableQuery(topic="t", start=start).ranges(client)
+    found = await TableQuery(topic="t", start=start).ranges(client)
+    assert [(item.end, item.topic_id) for item in found] == [(80, "t'")]
+    await client.close()
 
 
 async def test_chosen_partitions_only() -> None:

@@ -11,12 +11,12 @@ import pyspark
 import pytest
 from integration import java_client
 from integration.cluster import Cluster, clean_environment
-from integration.spark_world import create_topic, send
+from integration.spark_world import QUICK_JAVA, create_topic, send
 from integration.test_spark_pipeline_kills import SOURCE, Command, run_with_a_killed_driver
 from integration.test_spark_sink import read
 
 pytestmark = pytest.mark.timeout(1_000)
-RECORDS = 600
+RECORDS = 300  # one micro-batch is left when the driver is killed behind two
 PER_BATCH = 100
 JARS = Path(pyspark.__file__).parent / "jars"
 SETTINGS = f"""
@@ -28,6 +28,8 @@ key = "id"
 "spark.executor.instances" = "1"
 "spark.executor.memory" = "512m"
 "spark.yarn.am.memory" = "512m"
+"spark.yarn.am.extraJavaOptions" = "{QUICK_JAVA}"
+"spark.executor.extraJavaOptions" = "{QUICK_JAVA}"
 "spark.driver.host" = "127.0.0.1"
 "spark.driver.bindAddress" = "127.0.0.1"
 """

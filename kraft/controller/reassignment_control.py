@@ -1,8 +1,8 @@
 """Replicas of a partition move to other brokers (KIP-455): first the new ones are added, then the old ones leave.
 
 It ends in `partition_change.complete_reassignment`, when the leader proposes an ISR with all added replicas. Brokers limit how
-fast the new replicas copy (net/logs/replication_throttle); a throttle for moves is a configuration of all brokers, and is removed
-here when the last move has ended.
+fast the new replicas copy (net/logs/following/replication_throttle); a throttle for moves is a configuration of all brokers, and
+is removed here when the last move has ended.
 """
 
 from msgspec.structs import replace

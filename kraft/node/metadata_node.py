@@ -51,8 +51,8 @@ logger = logging.getLogger("barnabas.quorum")
 MAX_PENDING_RECORDS = 50_000  # appended and not committed: about 5 MB; more would only increase the waiting time
 _MAX_WORK_PER_TICK = 100  # pieces of maintenance; the rest is done at the next tick
 _CLAIM_BITS = 62  # of msgpack's and Kafka's 64
-# Other brokers do not wait for them: a coordinator answers when the controller does, and whoever hosts a slot next reads its
-# state at the record that moves it. A claim is waited for.
+# Other brokers do not wait for them: a coordinator answers when the controller does, and the next coordinator of a slot reads its
+# state at the record that moves it. Other brokers do wait for a claim.
 _ONLY_ASKED = (*GROUP_RECORDS, ControllerRecord)
 _NO_CHANGES = MetadataChanges()
 _NOBODY = Leadership(leader_id=None, term=0, is_self=False)

@@ -57,8 +57,7 @@ class Quorum(Protocol):
     ) -> None:
         """Append in `term` only. `done` is called exactly once, later, after `committed` if it was committed.
 
-        `others_wait`: other nodes are told of the commit at once; if not, with the next message, a quarter of a heartbeat later
-        at the latest.
+        `others_wait`: other nodes learn of the commit at once; if not, with the next message, less than half a heartbeat later.
 
         Raises InvalidRequestError for a command over the size limit.
         """

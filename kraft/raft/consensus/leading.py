@@ -16,7 +16,9 @@ from .engine import PysyncobjEngine
 from .ports import Journal, Ports
 
 LATER = float("inf")
-TELLS_PER_HEARTBEAT = 8  # a tick later at the latest, the others learn of commits for which they do not wait
+TELLS_PER_HEARTBEAT = (
+    8  # at the first tick after such a part of it, the others learn of commits for which they do not wait
+)
 
 
 class Leader:

@@ -78,7 +78,7 @@ def test_messages_and_steps_of_a_commit(others_wait: bool, most_entries: int, mo
     finish(cluster)
 
 
-def test_others_learn_of_a_commit_at_once_or_within_a_quarter_of_a_heartbeat() -> None:
+def test_others_learn_of_a_commit_at_once_or_at_the_first_tick_after_an_eighth_of_a_heartbeat() -> None:
     cluster = running()
     leader_id = cluster.wait_for_leader()
     cluster.loop.run_for(1.0)

@@ -49,9 +49,8 @@ from .producer_state import AppendedBatch
 
 UNKNOWN_OFFSET = -1
 _HIGHEST_CODEC = 4
-_UNUSUAL_MASK = (
-    TRANSACTIONAL_MASK | CONTROL_MASK | TIMESTAMP_TYPE_MASK | DELETE_HORIZON_MASK | 0x04
-)  # 0x04: a codec of 4 and above, of which only 4 is one
+# 0x04: a codec of 4 and above, of which only 4 is one
+_UNUSUAL_MASK = TRANSACTIONAL_MASK | CONTROL_MASK | TIMESTAMP_TYPE_MASK | DELETE_HORIZON_MASK | 0x04
 _NO_KEY = 1  # the zigzag varint of -1
 _ATTRIBUTES = struct.Struct(">h")
 _TIMESTAMP = struct.Struct(">q")

@@ -71,9 +71,8 @@ class MetadataService:
         self.quarantined: tuple[str, ...] = ()  # committed records that this broker could not apply
         self._subscribers: list[Subscriber] = []
         self._waiters: dict[asyncio.Future[None], int] = {}  # each with the offset that it waits for
-        self._unknown: dict[
-            asyncio.Future[None], None
-        ] = {}  # they wait until this broker knows the state of its cluster
+        # they wait until this broker knows the state of its cluster
+        self._unknown: dict[asyncio.Future[None], None] = {}
         self._registered_at: int | None = None  # the offset of this process's first registration
         self._known_at_s = 0.0  # loop time at which a leader of the quorum last confirmed the image
         self._taken_up = taken_up  # the offset that the replicas of this broker have applied; None if it has none

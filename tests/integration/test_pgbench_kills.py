@@ -266,9 +266,8 @@ def rows(dsn: str, query: str) -> list[tuple[object, ...]]:
         return list(connection.execute(query).fetchall())
 
 
-Change = tuple[
-    int, int, int, int
-]  # its place in the order of the commits, which is three numbers; the balance after it
+# its place in the order of the commits, which is three numbers; the balance after it
+Change = tuple[int, int, int, int]
 
 
 def captured(value: Any) -> tuple[int, Change]:

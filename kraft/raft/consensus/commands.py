@@ -26,15 +26,13 @@ class Commands:
         self._engine = engine
         self._journal = journal
         self._wake = ports.wake
-        self.queue: deque[tuple[bytes | None, int, Done, bool]] = (
-            deque()
-        )  # command (None: a no-op), term, done, others_wait
+        # command (None: a no-op), term, done, others_wait
+        self.queue: deque[tuple[bytes | None, int, Done, bool]] = deque()
         self._queued_bytes = 0
         self._waiting: dict[int, list[tuple[int, Done]]] = {}  # by index: the term it was appended in
         self._waiting_count = 0
-        self._quiet: dict[
-            int, int
-        ] = {}  # index -> term: no other node waits for its commit; some of those in `_waiting`
+        # index -> term: no other node waits for its commit; some of those in `_waiting`
+        self._quiet: dict[int, int] = {}
         self.outcomes: deque[tuple[Done, AppendOutcome]] = deque()
         self._is_closed = False
 

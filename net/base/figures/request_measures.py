@@ -33,9 +33,8 @@ class RequestMeasures:
         self._parts: dict[int, tuple[Histogram, Histogram, Histogram]] = {  # queue, log, wait
             api: (Histogram(), Histogram(), Histogram()) for api in WAITS
         }
-        self._at_once: dict[
-            int, tuple[Histogram, ...]
-        ] = {}  # by API: total, and queue and log where these are measured
+        # by API: total, and queue and log where these are measured
+        self._at_once: dict[int, tuple[Histogram, ...]] = {}
         self.errors: dict[tuple[int, int], int] = {}  # by API and code; of each partition that is refused
         self.software: dict[tuple[str, str], int] = {}  # name and version of clients: how often they have said so
         self.group_appends = Histogram()

@@ -179,9 +179,8 @@ def test_members_outlive_their_coordinator() -> None:
     bench.beat("a")
     bench.beat("b")
     bench.move()
-    assert bench.beat("a", 2, None).assignment == (
-        partitions(0, 2),
-    )  # the new coordinator does not know what it was told
+    # the new coordinator does not know what it was told
+    assert bench.beat("a", 2, None).assignment == (partitions(0, 2),)
     assert bench.beat("a", 2, None).assignment is None
     bench.now_ms += SESSION_MS
     bench.shares.tick(bench.now_ms)

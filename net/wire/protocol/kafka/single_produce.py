@@ -12,9 +12,8 @@ from ..codec import DecodedRequest
 from ..requests import KafkaProduceRequest, ProducePartition
 from ..responses import ProduceResponse
 
-VERSIONS: Final = range(
-    9, 13
-)  # Of the same layout, here and back, where there is no tagged field. From 13 on, topics have ids.
+# Of the same layout, here and back, where there is no tagged field. From 13 on, topics have ids.
+VERSIONS: Final = range(9, 13)
 _PRODUCE: Final = 0
 _CLIENT_ID: Final = 10  # its position, behind the API key, the version, the correlation id, and its own length
 _CLIENT_ID_SIZE = struct.Struct(">h")

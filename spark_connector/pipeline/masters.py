@@ -4,9 +4,12 @@ A form that Spark cannot read is the user's to correct: PipelineFault. A Spark C
 starting: ConnectionError, which the supervisor tries again.
 """
 
+import os
 import re
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -16,21 +19,22 @@ from .faults import PipelineFault
 KUBERNETES: Final = "k8s://"
 IMAGES: Final = ("spark.kubernetes.container.image", "spark.kubernetes.executor.container.image")
 CONNECT_PORT: Final = 15_002  # Spark's default
-SERVER_LIMIT_S: Final = (
-    10.0  # for a connection, and once more for the first answer on it; Spark's client tries for ten minutes
-)
+# For a connection, and once more for the first answer on it; Spark's client tries for ten minutes.
+SERVER_LIMIT_S: Final = 10.0
 PROXIES: Final = ("grpc_proxy", "https_proxy", "http_proxy")  # that gRPC uses
 _FORMS: Final = "local[N], spark://HOST:PORT, sc://HOST:PORT, yarn or k8s://URL"
-_LOCAL: Final = re.compile(r"local(\[(\d+|\*)(,\d+)?\]|-cluster\[\d+,\d+,\d+\])?")
-_STANDALONE: Final = re.compile(r"spark://[^\s:,/]+:\d+(,[^\s:,/]+:\d+)*")
+# As Spark reads them: with spaces at commas, and with addresses of IPv6 in brackets.
+_LOCAL: Final = re.compile(r"local(\[(\d+|\*)(\s*,\s*\d+)?\]|-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\])?")
+_SERVER: Final = r"(?:[^\s:,/\[\]]+|\[[\da-fA-F:.]+\]):\d+"
+_STANDALONE: Final = re.compile(f"spark://{_SERVER}(,{_SERVER})*")
 
 
-def check_master(master: str, settings: Mapping[str, str]) -> None:
+def check_master(master: str, settings: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> None:
     """Raises PipelineFault for an address that Spark refuses, or tries for ever; `settings`: of the pipeline's [spark]."""
     if master.startswith(CONNECT):
         _place_of(master)
     elif master.startswith(KUBERNETES):
-        _check_kubernetes(master, settings)
+        _check_kubernetes(master, settings, environment)
     elif master != "yarn" and not _LOCAL.fullmatch(master) and not _STANDALONE.fullmatch(master):
         raise PipelineFault(f"--master is {master!r}, which Spark does not know: write {_FORMS}")
 
@@ -72,29 +76,31 @@ def _no_server(host: str, port: int, why: str) -> ConnectionError:
 
 def _place_of(address: str) -> tuple[str, int]:
     """Raises PipelineFault, whose message leaves out the parameters: one of them may be a token."""
-    place = urlsplit(address)
-    shown = f"{CONNECT}{place.netloc}"
+    server, has_parameters, _ = address.removeprefix(CONNECT).partition(";")
+    shown = CONNECT + re.split("[/?#]", server)[0].rpartition("@")[2]
+    if has_parameters and not server.endswith("/"):
+        raise PipelineFault(f"--master is {shown};...: parameters follow a slash, as sc://HOST:PORT/;NAME=VALUE")
     try:
+        place = urlsplit(f"{CONNECT}{server}")
         port = CONNECT_PORT if place.port is None else place.port
     except ValueError as error:
         raise PipelineFault(
-            f"--master is {shown}, whose port is wrong ({error}): write sc://HOST:PORT with a port from 1 to 65535"
+            f"--master is {shown}, whose host or port is wrong ({error}): write sc://HOST:PORT with a port from 1 to 65535"
         ) from None
     if not place.hostname or port == 0:
         lacks = "no port that a server can have" if place.hostname else "no host"
         raise PipelineFault(
             f"--master is {shown}, which names {lacks}: write sc://HOST:PORT, such as sc://localhost:15002"
         )
-    if place.path.strip("/;") and not place.path.startswith("/;"):
+    if place.path.strip("/") or place.query or place.fragment:
         raise PipelineFault(f"--master is {shown} with a path: parameters follow as sc://HOST:PORT/;NAME=VALUE")
     return place.hostname, port
 
 
-def _check_kubernetes(master: str, settings: Mapping[str, str]) -> None:
-    url = urlsplit(
-        master.removeprefix(KUBERNETES) if "://" in master.removeprefix(KUBERNETES) else f"https://{master[6:]}"
-    )
+def _check_kubernetes(master: str, settings: Mapping[str, str], environment: Mapping[str, str]) -> None:
+    server = master.removeprefix(KUBERNETES)
     try:
+        url = urlsplit(server if "://" in server else f"https://{server}")
         is_address = bool(url.hostname) and url.scheme in ("http", "https") and url.port != 0
     except ValueError:
         is_address = False
@@ -103,8 +109,19 @@ def _check_kubernetes(master: str, settings: Mapping[str, str]) -> None:
             f"--master is {master!r}, which has no address of an API server: write k8s://https://HOST:PORT, as"
             " `kubectl cluster-info` shows it"
         )
-    if not any(settings.get(name) for name in IMAGES):
+    elsewhere = _settings_elsewhere(environment)
+    if not any(settings.get(name) or name in elsewhere for name in IMAGES):
         raise PipelineFault(
             f'--master k8s://... needs an image for the executors: add "{IMAGES[0]}" = "REGISTRY/NAME:TAG" under [spark];'
             " docs/pipelines.md has a recipe"
         )
+
+
+def _settings_elsewhere(environment: Mapping[str, str]) -> str:
+    """The text of Spark's own settings, which its JVM reads beside those of the pipeline."""
+    text = environment.get("PYSPARK_SUBMIT_ARGS", "")
+    home = environment.get("SPARK_HOME")
+    folder = environment.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else "")
+    with suppress(OSError):
+        text += (Path(folder) / "spark-defaults.conf").read_text("utf-8", "replace") if folder else ""
+    return text

@@ -218,7 +218,7 @@ class ReplicationService:
         if self._is_stopped:
             return
         self._newest = publication
-        if publication.keeps_image and self._work.is_idle and publication.image.brokers is self._image.brokers:
+        if self._work.is_idle and _changes_nothing(publication, self._image):
             self._image = publication.image  # nearly all of a busy cluster: without a piece of work
             self.taken_up_offset = publication.image.offset
             self._effects.progressed()
@@ -227,7 +227,7 @@ class ReplicationService:
 
     def _take_up(self, publication: MetadataPublication, *, as_whole: bool = False) -> Steps:
         """A step for each partition. Metadata older than this registration is not applied: its roles are outdated."""
-        if not as_whole and publication.keeps_image and publication.image.brokers is self._image.brokers:
+        if not as_whole and _changes_nothing(publication, self._image):
             self._image = publication.image
         else:
             yield from self._apply(publication)
@@ -427,6 +427,11 @@ class ReplicationService:
         self._work.clear()
         self.perform(self.manager.stop())
         self._check_changed()
+
+
+def _changes_nothing(publication: MetadataPublication, image: MetadataImage) -> bool:
+    """Not so after metadata that did not show this registration: then the image is to be applied as a whole."""
+    return publication.keeps_image and publication.image.brokers is image.brokers
 
 
 def _complete(operation: Operation) -> None:

@@ -3,10 +3,13 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from barnabas.log.disk.files import RealFiles
 from barnabas.log.segment.segment import FileSlice
 from barnabas.net.base.limits import WRITE_RUN_BYTES
 from barnabas.net.wire.outbox import Outbox
+from barnabas.net.wire.protocol.codec import Chunk
 
 SIZE = 20 * WRITE_RUN_BYTES + 12_345
 HEAD, TAIL = b"head", b"tail"
@@ -71,3 +74,29 @@ async def test_a_file_that_is_too_short_ends_the_connection(tmp_path: Path) -> N
         transport.empty()
     assert outbox.queued_bytes == 0
     assert sum(map(len, transport.written)) == SIZE - 1
+
+
+@pytest.mark.parametrize("answers", [[HEAD], [HEAD, TAIL]])
+async def test_answers_wait_while_the_transport_is_full(answers: list[Chunk]) -> None:
+    """Also one that is small: a client that does not read would fill the buffer of the transport, which has no limit."""
+    transport = SlowTls()
+    outbox = outbox_of(transport)
+    for _ in range(3):
+        outbox.put(answers)
+        outbox.flush()
+    assert b"".join(transport.written) == b"".join(answers), "the first ones, which have filled the transport"
+    assert outbox.sent_bytes == len(b"".join(answers))
+    assert (outbox.queued_chunks, outbox.queued_bytes) == (2 * len(answers), 2 * outbox.sent_bytes)
+    while not outbox.is_empty:
+        transport.empty()
+    assert b"".join(transport.written) == 3 * b"".join(answers)
+
+
+@pytest.mark.parametrize("answers", [[HEAD], [HEAD, TAIL]])
+async def test_nothing_leaves_a_closed_outbox(answers: list[Chunk]) -> None:
+    transport = SlowTls()
+    outbox = outbox_of(transport)
+    outbox.close()
+    outbox.put(answers)
+    outbox.flush()
+    assert (transport.written, outbox.sent_bytes) == ([], 0)

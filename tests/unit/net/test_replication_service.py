@@ -104,6 +104,12 @@ class _Effects(NoEffects):
     def took_up(self, image: MetadataImage) -> None:
         self._world.taken_up.append(image)
 
+    def made_ready(self, topic_partition: TopicPartition, topic_id: str) -> "asyncio.Future[None] | None":
+        return self._world.loading
+
+    def progressed(self) -> None:
+        self._world.offsets.append(self._world.service.taken_up_offset)
+
 
 class World:
     def __init__(self, shell: Shell) -> None:
@@ -116,6 +122,8 @@ class World:
         self.flushing: list[FlushLog] = []
         self.resigning: list[Resign] = []
         self.taken_up: list[MetadataImage] = []
+        self.offsets: list[int] = []  # that are taken up, when requests that wait for them are woken
+        self.loading: asyncio.Future[None] | None = None  # of logs, before their partitions have roles
         self.manager = ReplicaManager(0, self.logs, replica_lag_time_max_ms=LAG_MS)
         self.service = ReplicationService(
             node_id=0,
@@ -478,7 +486,33 @@ async def test_metadata_about_groups_alone_is_taken_up_without_a_look_at_each_pa
     await turns()
     assert world.service.taken_up_offset == before.offset + 1
     assert not looks
+    assert world.offsets[-1] == before.offset + 1, "requests that wait for this offset go on"
     world.publish(image_of(broker(0), broker(1), topics=[topic("t", partition(1, epoch=2))], offset=before.offset + 2))
     await turns()
     assert world.service.taken_up_offset == before.offset + 2
     assert looks and not world.at(TP).role.is_leader
+
+
+@simulated
+async def test_metadata_about_groups_alone_does_not_overtake_roles_that_wait_for_their_logs() -> None:
+    world = await World.start(cluster(topic("t", partition(0)), topic("gone", partition(0)), offset=10))
+    world.loading = asyncio.get_running_loop().create_future()
+    world.publish(cluster(topic("t", partition(0)), topic("u", partition(0)), topic("v", partition(0)), offset=11))
+    world.publish(replace(world.shell.source.image, offset=12))
+    await turns()
+    assert (world.service.taken_up_offset, world.offsets) == (10, [10])
+    world.loading.set_result(None)
+    await turns()
+    assert world.at(TopicPartition("u", 0)).role.is_leader and world.at(TopicPartition("v", 0)).role.is_leader
+    assert (world.service.taken_up_offset, world.offsets) == (12, [10, 11, 12])
+
+
+@simulated
+async def test_a_topic_that_follows_metadata_about_groups_alone_is_compared_with_the_newest_image() -> None:
+    world = await World.start(cluster(topic("t", partition(0)), topic("gone", partition(0)), offset=10))
+    world.publish(replace(world.shell.source.image, offset=11))
+    assert world.service._image is world.shell.source.image
+    world.publish(cluster(topic("t", partition(0)), offset=12))
+    await turns()
+    with pytest.raises(UnknownTopicOrPartitionError):
+        world.at(TopicPartition("gone", 0))

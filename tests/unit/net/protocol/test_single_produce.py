@@ -68,6 +68,7 @@ def test_a_usual_request_is_read_as_the_schema_reads_it(version: int, size: int)
         frame_of(9, None),
         frame_of(9, b""),
         frame_of(9, b"x" * 2_100_000),
+        frame_of(9, bytes(2_100_000))[:-1],  # its length without the highest byte would fit
         frame_of(9, b"x", topic_data=[]),
         frame_of(9, b"x") + b"behind",
         frame_of(9, b"x")[:-1],
@@ -137,6 +138,7 @@ def test_a_usual_answer_has_the_bytes_of_the_schema(version: int, throttle_ms: i
 def test_errors_long_names_and_several_partitions_are_answered_the_general_way() -> None:
     good = ProducePartitionResponse(topic="t", partition=0, base_offset=1)
     refused = ProducePartitionResponse(topic="t", partition=0, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, message="moved")
+    worded = ProducePartitionResponse(topic="t", partition=0, message="words without an error")
     long = ProducePartitionResponse(topic="t" * 127, partition=0)
-    for partitions in ((), (good, good), (refused,), (long,)):
+    for partitions in ((), (good, good), (refused,), (worded,), (long,)):
         assert encode_single(1, ProduceResponse(partitions=partitions), 0) is None

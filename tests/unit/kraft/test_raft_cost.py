@@ -193,3 +193,20 @@ def test_an_acknowledgement_that_was_lost_with_its_link_is_given_again() -> None
     core_of(cluster, follower_id).disconnected(leader_id)
     assert follower._acknowledged is None
     cluster.close()
+
+
+def test_the_others_do_not_wait_for_a_read_barrier() -> None:
+    cluster = running()
+    leader_id = cluster.wait_for_leader()
+    cluster.loop.run_for(1.0)
+    leader = core_of(cluster, leader_id)
+    _commit(cluster, leader_id)  # so that no heartbeat is due soon
+    cluster.loop.run_for(0.02)
+    outcomes: list[AppendOutcome] = []
+    cluster.nodes[leader_id].quorum.read_barrier(outcomes.append)
+    assert cluster.loop.run_until(lambda: bool(outcomes), 1.0)
+    cluster.loop.run_for(0.002)
+    assert outcomes == [AppendOutcome.COMMITTED]
+    for peer_id in leader.electorate.other_ids:
+        assert core_of(cluster, peer_id).engine.commit_index == leader.engine.commit_index - 1
+    finish(cluster)

@@ -1,5 +1,7 @@
 """Parts of a pipeline's driver that need no Spark: the cause of an error, progress from reports, and rows in a table once."""
 
+import errno
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -9,14 +11,16 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
+from unit.net.pipeline.failing_files import FailingFiles
 
 from barnabas.net.client.connection.errors import MissingExtraError
+from barnabas.net.programs.pipeline.disk import CURE
 from barnabas.net.programs.pipeline.spec import ConsoleSink, TableSink
 from barnabas.net.programs.pipeline.state import RunProgress, StateFolder
-from barnabas.net.programs.pipeline.supervisor import DriverOrder
+from barnabas.net.programs.pipeline.supervisor import DriverExit, DriverOrder
 from barnabas.spark_connector.common.connection import properties_of, security_of
 from barnabas.spark_connector.pipeline.database import ROWS_AT_ONCE, Database, TableWriter
-from barnabas.spark_connector.pipeline.driver import order_of
+from barnabas.spark_connector.pipeline.driver import _noted, order_of
 from barnabas.spark_connector.pipeline.faults import (
     BAD_RECORD,
     PipelineFault,
@@ -344,3 +348,22 @@ def test_a_check_sends_nulls_of_the_columns_types() -> None:
         'INSERT INTO t ("a?", b, c) VALUES (?, ?, ?)', {"a?": "BIGINT", "b": "TEXT", "c": "NUMERIC(5, 2)"}
     )
     assert found == 'INSERT INTO t ("a?", b, c) VALUES (NULL::BIGINT, NULL, NULL::NUMERIC(5, 2))'
+
+
+def test_a_jvm_without_memory_is_told_with_the_settings_that_help() -> None:
+    error = CapturedError("java.lang.OutOfMemoryError: Java heap space")
+    assert told_of(error).startswith(f'{cause_of(error)}: raise "spark.driver.memory"')
+    assert not is_final(error)
+
+
+def test_a_full_disk_is_told_with_its_folders_and_by_the_exit_code_where_the_reason_has_no_space(
+    tmp_path: Path,
+) -> None:
+    state = StateFolder(tmp_path / "state")
+    state.prepare()
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert _noted(error, state) == DriverExit.MAY_PASS
+    told = state.take_error()
+    assert f"{tmp_path}/state has " in told and told.endswith(CURE)
+    state._files = FailingFiles(errno.ENOSPC)
+    assert _noted(error, state) == DriverExit.NO_SPACE

@@ -18,7 +18,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.client import Client
 from barnabas.net.client.connection.errors import PartitionGoneError, TopicRecreatedError
 from barnabas.net.client.consumer.end_watch import EndWatch
-from barnabas.net.client.consumer.range_reader import RangeReader, batches_of
+from barnabas.net.client.consumer.range_reader import UNKNOWN_TOPIC_PATIENCE_MS, RangeReader, batches_of
 from barnabas.net.wire.protocol.api_keys import ApiKey
 from barnabas.net.wire.protocol.requests import FetchRequest
 
@@ -331,6 +331,41 @@ def test_a_broker_that_still_has_the_older_topic_is_waited_for() -> None:
         behind = [lambda node, request: InconsistentTopicIdError("another topic")] * 3
         cluster.script(ApiKey.FETCH, *behind)
         assert await values(found) == list(range(10))
+        await client.close()
+
+    run(body())
+
+
+def test_the_patience_with_a_broker_that_is_behind_begins_again_after_an_answer() -> None:
+    async def body() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        fill(cluster, T0, range(20))
+        client = await started(cluster)
+        found = reader(client, 0, 20, topic_id=client.metadata.topic_id("t"), max_bytes=1)
+        for _ in range(2):
+            cluster.script(ApiKey.FETCH, lambda node, request: InconsistentTopicIdError("another topic"))
+            assert await found.next_chunk() is not None
+            await asyncio.sleep(2 * UNKNOWN_TOPIC_PATIENCE_MS / 1000)
+        assert found.position == 20
+        await client.close()
+
+    run(body())
+
+
+def test_a_watch_notices_a_topic_that_was_made_again_with_as_many_records() -> None:
+    async def body() -> None:
+        cluster = FakeCluster(topics={"t": 1})
+        fill(cluster, T0, range(10))
+        client = await started(cluster)
+        watch = EndWatch(client, is_committed_only=False)
+        ends = await watch.ends([T0], timeout_ms=1_000)
+        planned = client.metadata.topic_id("t")
+        cluster.make_anew("t")
+        fill(cluster, T0, range(10))
+        assert await watch.wait(ends, timeout_ms=5_000)
+        await asyncio.sleep(1)
+        assert client.metadata.topic_id("t") != planned
+        await watch.close()
         await client.close()
 
     run(body())

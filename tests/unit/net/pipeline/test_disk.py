@@ -28,7 +28,12 @@ def test_the_fullest_folder_comes_first_and_one_that_is_missing_is_that_of_its_p
         "IOException: No space left on device", [tmp_path, Path("/proc"), tmp_path / "later" / "more", tmp_path]
     )
     assert told.startswith("a disk is full (IOException: No space left on device): /proc has 0 KiB free, ")
-    assert told.count(str(tmp_path)) == 2 and "MiB free; " in told and told.endswith(CURE)
+    assert (
+        told.count("0 KiB free") == 1
+        and told.count(str(tmp_path)) == 2
+        and "MiB free; " in told
+        and told.endswith(CURE)
+    )
 
 
 def test_the_disk_of_a_database_is_not_one_of_these() -> None:

@@ -1,16 +1,20 @@
 """The supervisor with drivers that are small Python programs: restarts, their limit, errors that are final, stops."""
 
 import asyncio
+import errno
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from unit.net.pipeline.failing_files import FailingFiles
 
+from barnabas.log.vocabulary.errors import StorageError
+from barnabas.net.programs.pipeline.disk import CURE
 from barnabas.net.programs.pipeline.spec import RestartPolicy
 from barnabas.net.programs.pipeline.state import LockedError, RunProgress, RunState, StateFolder
-from barnabas.net.programs.pipeline.supervisor import DriverOrder, Supervisor
+from barnabas.net.programs.pipeline.supervisor import DriverExit, DriverOrder, Supervisor
 
 QUICK = RestartPolicy(attempts=2, first_ms=1, max_ms=2)
 COUNT = "import pathlib, sys; runs = pathlib.Path(sys.argv[1], 'runs'); open(runs, 'a').write('x'); n = len(runs.read_text())\n"
@@ -70,6 +74,29 @@ async def test_an_error_that_would_be_repeated_is_final(folder: StateFolder) -> 
 async def test_a_driver_that_is_killed_is_named_so(folder: StateFolder) -> None:
     state = await supervisor(folder, "import os; os.kill(os.getpid(), 9)").run()
     assert state.last_error.startswith("the Spark driver was killed by signal 9; see ")
+
+
+async def test_a_driver_without_space_for_its_reason_is_told_by_its_exit_code(folder: StateFolder) -> None:
+    state = await supervisor(folder, f"sys.exit({int(DriverExit.NO_SPACE)})").run()
+    assert (state.state, state.restarts) == ("failed", 2), "there may be space later"
+    assert state.last_error.startswith("a disk is full (No space left on device): " + str(folder.path))
+    assert state.last_error.endswith(CURE)
+
+
+async def test_a_full_disk_does_not_end_the_supervisor(folder: StateFolder) -> None:
+    program = supervisor(folder, f"if n < 3: {FAIL % 1}")
+    folder._files = FailingFiles(errno.ENOSPC)
+    state = await program.run()
+    assert (state.state, state.restarts, state.last_error) == ("finished", 2, "failure 2")
+    assert folder.read_run() is None
+
+
+@pytest.mark.parametrize(("code", "is_full"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False)])
+def test_what_a_full_disk_refuses_is_told_with_the_cure(folder: StateFolder, code: int, is_full: bool) -> None:
+    folder._files = FailingFiles(code)
+    with pytest.raises(StorageError) as caught:
+        folder.write_error("reason")
+    assert (CURE in caught.value.message, str(folder.path) in caught.value.message) == (is_full, True)
 
 
 async def test_stop_asks_the_driver_to_end(folder: StateFolder) -> None:

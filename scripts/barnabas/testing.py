@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "AsyncCluster": "testing.cluster",
     "Cluster": "testing.cluster",
-    "ClusterError": "local_cluster",
+    "ClusterError": "base.local.local_cluster",
     "Fault": "testing.fault",
     "Simulation": "testing.simulation.simulate",
     "SimulationFailed": "testing.simulation.simulate",

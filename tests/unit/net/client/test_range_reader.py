@@ -195,16 +195,18 @@ def test_ends_that_are_kept_never_pass_for_those_of_a_successor() -> None:
         fill(cluster, T0, range(40))
         client = await started(cluster)
         watch = EndWatch(client, is_committed_only=True)
-        ends = await watch.ends([T0], timeout_ms=5_000)
-        assert ends == {T0: 40}
-        assert not await watch.wait(ends, timeout_ms=10)
+        found = await watch.ends([T0], timeout_ms=5_000)
+        assert found[0] == {T0: 40}
+        assert not await watch.wait(found[0], timeout_ms=10)
         before = len(cluster.requests)
-        assert await watch.ends([T0], timeout_ms=5_000) == {T0: 40}
+        assert await watch.ends([T0], timeout_ms=5_000) == found
         assert len(cluster.requests) == before, "they are kept"
         cluster.make_anew("t")
         fill(cluster, T0, range(100, 105))
         await client.refresh()
-        assert await watch.ends([T0], timeout_ms=5_000) == {T0: 5}
+        ends, topic_ids = await watch.ends([T0], timeout_ms=5_000)
+        assert ends == {T0: 5}
+        assert topic_ids != found[1]
         assert not await watch.wait({T0: 5}, timeout_ms=10), (
             "the old watch has told its error, which is no news any more"
         )
@@ -358,7 +360,7 @@ def test_a_watch_notices_a_topic_that_was_made_again_with_as_many_records() -> N
         fill(cluster, T0, range(10))
         client = await started(cluster)
         watch = EndWatch(client, is_committed_only=False)
-        ends = await watch.ends([T0], timeout_ms=1_000)
+        ends, _ = await watch.ends([T0], timeout_ms=1_000)
         planned = client.metadata.topic_id("t")
         cluster.make_anew("t")
         fill(cluster, T0, range(10))

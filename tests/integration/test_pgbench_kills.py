@@ -34,8 +34,11 @@ from integration.spark_world import create_topic  # noqa: E402 - needs pyspark
 from integration.test_connect_postgres import equal  # noqa: E402 - needs psycopg
 from integration.test_spark_pipeline_kills import Command  # noqa: E402 - needs pyspark
 
-KILLS = int(os.environ.get("BARNABAS_PGBENCH_KILLS", "3"))  # 20 took 25 minutes beside other work on two cores
-pytestmark = pytest.mark.timeout(900 + KILLS * 90)
+KILLS = int(os.environ.get("BARNABAS_PGBENCH_KILLS", "0"))  # 20 took 25 minutes beside other work on two cores
+pytestmark = [
+    pytest.mark.timeout(900 + KILLS * 90),
+    pytest.mark.skipif(not KILLS, reason="takes minutes: scripts/test.sh long sets BARNABAS_PGBENCH_KILLS"),
+]
 DEADLINE_S = 400
 IS_LONG = KILLS > 3  # three cover a driver, a broker and the server, in as little time as they need
 ACCOUNTS = 3_000 if IS_LONG else 500  # pgbench fills in 100,000, the snapshot's work and not that of the kills

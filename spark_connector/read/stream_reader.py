@@ -186,9 +186,8 @@ class _Driver:
             try:
                 ends, topic_ids = await self._watch.ends(partitions, timeout_ms=ROUND_MS)
             except BarnabasError as error:
-                may_pass = error.retriable or isinstance(
-                    error, TopicRecreatedError
-                )  # the next answers are of one topic
+                # After a topic was created again, the next answers are of one topic.
+                may_pass = error.retriable or isinstance(error, TopicRecreatedError)
                 if not may_pass or _now_ms() > deadline_ms:
                     raise
             else:

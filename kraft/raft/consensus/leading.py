@@ -16,9 +16,8 @@ from .engine import PysyncobjEngine
 from .ports import Journal, Ports
 
 LATER = float("inf")
-TELLS_PER_HEARTBEAT = (
-    8  # at the first tick after such a part of it, the others learn of commits for which they do not wait
-)
+# At the first tick after such a part of it, the others learn of commits for which they do not wait.
+TELLS_PER_HEARTBEAT = 8
 
 
 class Leader:

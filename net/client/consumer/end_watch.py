@@ -14,6 +14,7 @@ from barnabas.net.wire.protocol.responses import FetchResponse
 
 from ..connection.client import Client
 from ..connection.errors import BarnabasError
+from ..connection.records import OffsetAndTimestamp
 from ..positions.offset_lookup import LATEST, list_offsets, topic_id_of
 
 WAIT_MS = 5_000  # Of one fetch at a leader without new records.
@@ -59,10 +60,10 @@ class EndWatch:
             timeout_ms=timeout_ms,
             isolation_level=self._isolation_level,
         )
-        self._topic_ids = {
-            topic: topic_id_of(topic, [{place: item} for place, item in found.items() if place.topic == topic])
-            for topic in topics
-        }
+        of_topics: dict[str, dict[TopicPartition, OffsetAndTimestamp]] = {}
+        for place, item in found.items():
+            of_topics.setdefault(place.topic, {})[place] = item
+        self._topic_ids = {topic: topic_id_of(topic, [offsets]) for topic, offsets in of_topics.items()}
         return {partition: item.offset for partition, item in found.items()}, dict(self._topic_ids)
 
     async def wait(self, ends: Mapping[TopicPartition, int], *, timeout_ms: float) -> bool:

@@ -137,10 +137,12 @@ async def test_a_reader_that_follows_over_http_is_told_of_the_new_topic(cluster:
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(sock_read=60)) as session,
         session.get(f"{topic}/partitions/0/records?offset=0", headers={"Accept": "text/event-stream"}) as stream,
     ):
-        kind, new = "", ""
+        kind, new, last = "", "", ""
         async for line in stream.content:
             if line.startswith(b"event: "):
                 kind = line[7:].decode().strip()
+            elif line.startswith(b"id: "):
+                last = line[4:].decode().strip()
             elif line.startswith(b"data: "):
                 events.append((kind, json.loads(line[6:])))
                 kind = ""
@@ -148,6 +150,13 @@ async def test_a_reader_that_follows_over_http_is_told_of_the_new_topic(cluster:
                 break
             if len(events) == len(OLD) and not new:
                 new = await remake(cluster, "followed")
+        # As a browser that connects again.
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": last}
+        async with session.get(f"{topic}/partitions/0/records", headers=headers) as stream:
+            told_again = await stream.text()
+    assert last == f"{len(OLD) - 1}@{old}"
+    assert "event: failure" in told_again and "id: " not in told_again
+    check_told(told_again, "followed", (old, new))
     (kind, told), records = events[-1], [told for _, told in events[:-1]]
     assert [record["value"] for record in records] == [{"size": len(value), "text": value.decode()} for value in OLD]
     assert kind == "failure"

@@ -22,10 +22,13 @@ HEARTBEAT: Final = ": still here\n\n"
 State = dict[str, Any]
 
 
-def event_of(state: State, kind: str = "", number: int = -1) -> str:
-    """As the format of server-sent events has it: JSON has no line breaks of its own. `number`: the id of the event."""
+def event_of(state: State, kind: str = "", event_id: str = "") -> str:
+    """As the format of server-sent events has it: JSON has no line breaks of its own.
+
+    `event_id`: a browser that connects again sends that of the last event which it has.
+    """
     named = f"event: {kind}\n" if kind else ""
-    numbered = f"id: {number}\n" if number >= 0 else ""
+    numbered = f"id: {event_id}\n" if event_id else ""
     return f"{named}{numbered}data: {json.dumps(state, separators=(',', ':'))}\n\n"
 
 

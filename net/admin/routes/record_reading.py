@@ -46,7 +46,10 @@ TAILS_AT_ONCE: Final = (
 TOO_MANY_TAILS: Final = f"{TAILS_AT_ONCE} readers follow records at this broker already: use another broker"
 TAIL_BYTES: Final = 256 * 1024  # of JSON that waits for the reader of a tail
 TICK_MS: Final = 1_000  # A reader that has gone is noticed within this time.
-_OFFSET: Final = re.compile(r"[0-9]{1,18}")
+_EVENT_ID: Final = re.compile(
+    r"([0-9]{1,18})(?:@([0-9a-f]{32}))?"
+)  # an offset, and the id of the topic that it belongs to
+_TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
 def cell(data: bytes | None) -> Json | None:
@@ -184,13 +187,16 @@ class _Range:
 async def _range(call: Call, admin: Admin, place: TopicPartition, level: int) -> _Range:
     """Raises ApiError, TopicRecreatedError."""
     query = call.query
+    planned = query.get("topic_id", "")
+    if planned and not _TOPIC_ID.fullmatch(planned):
+        raise bad_request(f"topic_id is {planned[:SHOWN_CHARS]!r}; it must be the topic_id of an answer, 32 hex digits")
     given = [name for name in ("offset", "timestamp_ms", "last") if name in query]
     if len(given) > 1:
         raise bad_request(f"{given[0]} and {given[1]} exclude each other")
 
     times_ms = dict.fromkeys((EARLIEST, LATEST, query.get("timestamp_ms", LATEST)))
     found = {time_ms: await _offset_at(admin, place, time_ms, level) for time_ms in times_ms}
-    topic_id = topic_id_of(place.topic, [{place: item} for item in found.values()])
+    topic_id = topic_id_of(place.topic, [{place: item} for item in found.values()], planned=planned)
     first, end = found[EARLIEST].offset, found[LATEST].offset
     if "timestamp_ms" in query:
         at = found[query["timestamp_ms"]].offset
@@ -256,7 +262,13 @@ async def _page(call: Call, admin: Admin, place: TopicPartition, limit: int, wan
         next_offset = page.rows[-1]["offset"] + 1
     else:
         next_offset = min(max(reader.position, start), end)
-    return {"start_offset": found.first_offset, "end_offset": end, "next_offset": next_offset, "data": page.rows}
+    return {
+        "topic_id": found.topic_id,
+        "start_offset": found.first_offset,
+        "end_offset": end,
+        "next_offset": next_offset,
+        "data": page.rows,
+    }
 
 
 def _follow(call: Call, place: TopicPartition, wanted: _Wanted) -> Follower:
@@ -317,7 +329,7 @@ async def _tail(call: Call, admin: Admin, place: TopicPartition, wanted: _Wanted
                 await asyncio.to_thread(page.add, records)
             await _decode(call, place, page.rows)
             for row in page.rows:
-                yield event_of(row, number=row["offset"])
+                yield event_of(row, event_id=f"{row['offset']}@{topic_id}")
             left -= len(page.rows)
             if not left:
                 return
@@ -334,11 +346,16 @@ async def _nearest(admin: Admin, place: TopicPartition, reader: RangeReader, lev
 
 
 async def _first(call: Call, admin: Admin, place: TopicPartition, level: int) -> tuple[int, str]:
-    """Where to begin: behind the last event that a browser has; else as a page does, or at the end. And in which topic."""
+    """Where to begin: behind the last event that a browser has; else as a page does, or at the end. And in which topic.
+
+    Raises ApiError, TopicRecreatedError.
+    """
     if call.last_event_id:
-        if not _OFFSET.fullmatch(call.last_event_id):
+        event = _EVENT_ID.fullmatch(call.last_event_id)
+        if event is None:
             raise bad_request("Last-Event-ID must be the id of an event")
-        return int(call.last_event_id) + 1, (await _offset_at(admin, place, LATEST, level)).topic_id
+        end = await _offset_at(admin, place, LATEST, level)
+        return int(event[1]) + 1, topic_id_of(place.topic, [{place: end}], planned=event[2] or "")
     if not {"offset", "timestamp_ms", "last"} & call.query.keys():
         call = replace(call, query={**call.query, "last": 0})
     found = await _range(call, admin, place, level)
@@ -366,6 +383,11 @@ _KEY_FIELDS: Final = (
 _KEYS: Final = tuple(field.name for field in _KEY_FIELDS)
 _QUERY: Final = (
     Field(name="offset", type="integer", description="The first offset to read; the nearest one if it does not exist."),
+    Field(
+        name="topic_id",
+        type="string",
+        description="The topic_id of the answer that the offset is from: an error if the topic was made again since.",
+    ),
     Field(name="timestamp_ms", type="integer", description="Begin with the first record of this time or later."),
     Field(name="last", type="integer", description=f"Begin so many offsets before the end; default: {DEFAULT_LIMIT}."),
     Field(name="limit", type="integer", description=f"At most so many records, up to {MAX_LIMIT}."),
@@ -402,6 +424,7 @@ _RECORD: Final = (
 _ANSWER: Final = (
     shapes.text("topic_name", "The topic."),
     shapes.whole("partition_id", "The partition."),
+    shapes.text("topic_id", "Its id, for `topic_id` of the next call: a topic that is made again has another one."),
     shapes.whole("start_offset", "The first offset of the log."),
     shapes.whole("end_offset", "The end that the reader may read up to."),
     shapes.whole("next_offset", "For `offset` of the next call."),

@@ -128,7 +128,7 @@ function messagesTab(context, name) {
   const list = h("section", { class: "messages" });
   const note = h("p", { class: "soft", role: "status" });
   let rows = [];
-  let next = null;
+  let next = null; // the query of the next page
   let following = false;
   let sameKey = null; // base64
   let keySchema = null; // of the key that was typed as JSON
@@ -167,7 +167,7 @@ function messagesTab(context, name) {
       if (!context.isHere) return;
       context.works();
       rows = isMore ? [...rows, ...page.data].slice(-MAX_TAIL) : page.data;
-      next = page.next_offset;
+      next = { offset: page.next_offset, topic_id: page.topic_id };
       note.textContent = `offsets ${page.start_offset} to ${page.end_offset - 1}; next: ${page.next_offset}${ofOneKey()}`;
       draw();
     } catch (error) { context.fail(error); }
@@ -203,7 +203,7 @@ function messagesTab(context, name) {
   context.main.append(
     h("form", { onsubmit: go },
       h("label", {}, "Partition", partition), h("label", {}, "From", where), at, h("button", { class: "primary" }, "Read"),
-      h("button", { type: "button", onclick: () => next !== null && read({ offset: next }, true) }, "More"),
+      h("button", { type: "button", onclick: () => next !== null && read(next, true) }, "More"),
       h("label", { class: "inline" }, tail, "follow"), h("label", { class: "inline" }, newestFirst, "newest first"),
        h("label", {}, "Show as", format), key, keyAs, filter),
     note, list, settings.can_change && produce.section);
@@ -217,7 +217,7 @@ function messagesTab(context, name) {
   });
   go();
   context.every(TAIL_EVERY_MS, async () => {
-    if (following && next !== null) await read({ offset: next }, true);
+    if (following && next !== null) await read(next, true);
   });
 }
 

@@ -286,6 +286,17 @@ async def test_records_are_those_of_the_topic_that_the_offsets_are_of(client: Ht
     assert found and {item.topic_id for request in found for item in request.partitions} == {"a" * 32}
 
 
+async def test_a_page_does_not_go_on_in_a_topic_that_was_made_again(client: HttpClient, broker: Broker) -> None:
+    stored(broker, b"pear", b"plum")
+    first = await read(client, "limit=1&offset=0")
+    assert first["topic_id"] == "a" * 32
+    following = await read(client, f"offset={first['next_offset']}&topic_id={first['topic_id']}")
+    assert [row["offset"] for row in following["data"]] == [1]
+    answer = await client.get(f"{RECORDS}?offset=1&topic_id={'b' * 32}")
+    told = (await answer.json())["message"]
+    assert answer.status == 400 and f"its id was {'b' * 32} and is {'a' * 32} now" in told, told
+
+
 @pytest.mark.parametrize(
     ("query", "offsets", "next_offset"),
     [
@@ -315,6 +326,7 @@ async def test_where_to_begin(
         ("isolation=dirty", "it must be read_committed or read_uncommitted"),
         ("ofset=1", "did you mean offset?"),
         ("offset=-1", "must be an integer"),
+        ("offset=1&topic_id=t", "topic_id is 't'; it must be the topic_id of an answer, 32 hex digits"),
     ],
 )
 async def test_wrong_questions_are_refused(client: HttpClient, query: str, told: str) -> None:

@@ -19,7 +19,7 @@ from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.admin import app, streams
 from barnabas.net.admin.app import build_app
 from barnabas.net.admin.frame.documents import MAX_DEPTH, Documents
-from barnabas.net.admin.frame.errors import ApiError
+from barnabas.net.admin.frame.errors import KAFKA_BAD_REQUEST, ApiError
 from barnabas.net.admin.routes import record_reading
 from barnabas.net.client.serde.framing import framed
 from barnabas.net.server.dispatcher import Reply
@@ -29,6 +29,7 @@ RECORDS = "/v3/clusters/c1/topics/t/records"
 TAIL = "/v3/clusters/c1/topics/t/partitions/0/records"
 JSON = {"Content-Type": "application/json"}
 EVENTS = {"Accept": "text/event-stream"}
+TOPIC_ID = "a" * 32  # of the topic of FakeBroker
 HttpClient = TestClient[Any, Any]
 
 
@@ -290,20 +291,35 @@ async def test_a_tail_has_what_is_there_and_what_comes(client: HttpClient, broke
     async with client.get(f"{TAIL}?offset=1", headers=EVENTS) as answer:
         assert answer.content_type == "text/event-stream"
         assert [(kind, number, row["value"]["text"]) for kind, number, row in await events(answer, 1)] == [
-            ("", "1", "1")
+            ("", f"1@{TOPIC_ID}", "1")
         ]
         log.values.append(b"2")
         assert [row["offset"] for _, _, row in await events(answer, 1)] == [2]
-    async with client.get(TAIL, headers=EVENTS | {"Last-Event-ID": "0"}) as answer:
-        assert [row["offset"] for _, _, row in await events(answer, 2)] == [1, 2], (
-            "a browser that comes back misses nothing"
-        )
+    for last in (f"0@{TOPIC_ID}", "0"):  # of a browser, of a program that knows only offsets
+        async with client.get(TAIL, headers=EVENTS | {"Last-Event-ID": last}) as answer:
+            assert [row["offset"] for _, _, row in await events(answer, 2)] == [1, 2], "it misses nothing"
     async with client.get(f"{TAIL}?offset=0&limit=2", headers=EVENTS) as answer:
         assert (await answer.text()).count("data: ") == 2, "and it ends"
     async with client.get(TAIL, headers=EVENTS) as answer:
         await answer.content.readline()
         log.values.append(b"3")
         assert [row["offset"] for _, _, row in await events(answer, 1)] == [3], "without a place: new ones"
+
+
+async def test_a_browser_does_not_go_on_in_a_topic_that_was_made_again(client: HttpClient, broker: FakeBroker) -> None:
+    Log(broker).values = [b"0", b"1"]
+    async with client.get(TAIL, headers=EVENTS | {"Last-Event-ID": f"0@{'b' * 32}"}) as answer:
+        ((kind, event_id, told),) = await events(answer, 1)
+    assert (kind, event_id, told["error_code"]) == ("failure", "", KAFKA_BAD_REQUEST)
+    assert f"its id was {'b' * 32} and is {TOPIC_ID} now" in told["message"]
+
+
+@pytest.mark.parametrize("last", ["x", "-1", "1@", "1@b", f"1@{'b' * 33}", "1" * 19])
+async def test_what_is_no_id_of_an_event_is_refused(client: HttpClient, broker: FakeBroker, last: str) -> None:
+    Log(broker).values = [b"0"]
+    async with client.get(TAIL, headers=EVENTS | {"Last-Event-ID": last}) as answer:
+        ((kind, _, told),) = await events(answer, 1)
+    assert kind == "failure" and told["message"] == "Last-Event-ID must be the id of an event"
 
 
 @pytest.mark.parametrize(("query", "words"), [("?offset=1&last=2", "exclude each other"), ("?limit=0", "limit is 0")])

@@ -19,7 +19,7 @@ from typing import Final
 from barnabas.log.vocabulary.errors import StorageError
 from barnabas.net.programs.pipeline.disk import CURE, full_disk, says_full
 from barnabas.net.programs.pipeline.parsing import parse_pipeline
-from barnabas.net.programs.pipeline.spec import PipelineSpec
+from barnabas.net.programs.pipeline.spec import PipelineSpec, on_this_machine
 from barnabas.net.programs.pipeline.state import StateFolder
 from barnabas.net.programs.pipeline.supervisor import DriverExit
 
@@ -44,15 +44,15 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the boundary: whatever it is, the supervisor decides on it by its exit code
         if stop.is_set():
             return DriverExit.OK
-        return _noted(error, state)
+        return _noted(error, state, given.base)
     return DriverExit.OK
 
 
-def _noted(error: Exception, state: StateFolder) -> DriverExit:
+def _noted(error: Exception, state: StateFolder, base: Path) -> DriverExit:
     """One line in the state, and all of it in driver.log. If the disk is full, the exit code is what is left to say so."""
     told, code = told_of(error), DriverExit.FINAL if is_final(error) else DriverExit.MAY_PASS
     if says_full(told):
-        told = told if CURE in told else full_disk(told, _written(state))
+        told = told if CURE in told else full_disk(told, _written(state, base))
     try:
         state.write_error(told)
     except StorageError:
@@ -62,14 +62,17 @@ def _noted(error: Exception, state: StateFolder) -> DriverExit:
     return code
 
 
-def _written(state: StateFolder) -> list[Path]:
-    """The folders of this machine that a job writes. What Spark shares with other machines has an address."""
+def _written(state: StateFolder, base: Path) -> list[Path]:
+    """The folders of this machine that a job writes."""
     text, is_yaml = state.read_pipeline()
     spec = parse_pipeline(text, is_yaml=is_yaml)
     own = {} if not isinstance(spec, PipelineSpec) else spec.spark_settings
     local = os.environ.get("SPARK_LOCAL_DIRS") or own.get("spark.local.dir") or tempfile.gettempdir()
-    checkpoint = [spec.checkpoint] if isinstance(spec, PipelineSpec) and spec.checkpoint.startswith("/") else []
-    return [state.path, *map(Path, [*checkpoint, *local.split(",")])]
+    found = [state.path, *map(Path, local.split(","))]
+    if isinstance(spec, PipelineSpec) and spec.checkpoint:
+        checkpoint = on_this_machine(spec.checkpoint, base)
+        found += [checkpoint] if checkpoint is not None else []
+    return found
 
 
 def order_of(arguments: Sequence[str]) -> argparse.Namespace:

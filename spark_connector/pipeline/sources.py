@@ -24,6 +24,7 @@ from barnabas.net.programs.pipeline.spec import (
     TopicSource,
     ValueField,
     ValueSpec,
+    placed,
 )
 from barnabas.net.programs.pipeline.state import StateFolder
 
@@ -63,8 +64,7 @@ class World:
     )
 
     def path(self, text: str) -> str:
-        """Relative to the pipeline's file, unless it is absolute or names a file system."""
-        return text if "://" in text else str(self.base / text)
+        return placed(text, self.base)
 
     def config(self, file: str) -> Path:
         """Raises PipelineFault."""

@@ -7,29 +7,26 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 from barnabas.log.vocabulary.errors import BarnabasError
+from barnabas.net.programs.copying.reporting import ReportSender, reporting
 from barnabas.net.programs.pipeline.state import RunProgress, RunState, StateFolder
 
-from ...client.admin.admin import Admin
 from ...client.positions.pipeline_reports import (
     MAX_ERROR_CHARS,
     PIPELINES_TOPIC,
     PIPELINES_TOPIC_CONFIGS,
     PipelineReport,
 )
-from ...client.positions.reports import encoded_report
-from ...client.producer.producer import Producer
 
 logger = logging.getLogger("barnabas.pipeline")
 
 INTERVAL_S: Final = 10.0
 LOOK_S: Final = 1.0  # at the state
 LIMIT_S: Final = 30.0  # for one report
-LAST_LIMIT_S: Final = 10.0  # for the report at the end
 
 
 class StatusReporter:
@@ -44,22 +41,20 @@ class StatusReporter:
     ) -> None:
         self._pipeline = pipeline
         self._folder = folder
-        self._bootstrap = bootstrap
-        self._security = security
+        self._sender = ReportSender(
+            topic=PIPELINES_TOPIC,
+            configs=PIPELINES_TOPIC_CONFIGS,
+            client_id="barnabas-pipeline",
+            bootstrap=bootstrap,
+            security=security,
+        )
         self._interval_s = interval_s
         self._before: PipelineReport | None = None
         self._last_reason = ""
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    def running(self) -> AbstractAsyncContextManager[None]:
         """Report while the context is open, and once more at its end."""
-        task = asyncio.create_task(self._run())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
-            await self._report(LAST_LIMIT_S)
+        return reporting(self._run(), self._report)
 
     async def _run(self) -> None:
         """A new state is told at once: the file may be that of the run before while this one begins."""
@@ -68,10 +63,10 @@ class StatusReporter:
             state = self._folder.read_run()
             if state != told or time.monotonic() >= due_s:
                 told, due_s = state, time.monotonic() + self._interval_s
-                await self._report(LIMIT_S)
+                await self._report()
             await asyncio.sleep(min(LOOK_S, self._interval_s))
 
-    async def _report(self, limit_s: float) -> None:
+    async def _report(self) -> None:
         """A cluster that does not take it, for want of permissions too, is told once in the log."""
         state, reason = self._folder.read_run(), ""
         if state is None:
@@ -80,7 +75,7 @@ class StatusReporter:
             self._pipeline, state, self._folder.read_progress(), self._before, int(self._interval_s * 1_000)
         )
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(LIMIT_S):
                 await self._send(report)
             self._before = report
         except (BarnabasError, OSError) as error:
@@ -90,13 +85,7 @@ class StatusReporter:
         self._last_reason = reason
 
     async def _send(self, report: PipelineReport) -> None:
-        """With connections of their own: a few requests a minute are cheaper than ones that stay open."""
-        async with Admin(self._bootstrap, **self._security) as admin:
-            if PIPELINES_TOPIC not in await admin.list_topics():  # then no permission to create topics is needed
-                configs = dict(PIPELINES_TOPIC_CONFIGS)
-                await admin.create_topic(PIPELINES_TOPIC, partitions=1, configs=configs, if_not_exists=True)
-        async with Producer(self._bootstrap, client_id="barnabas-pipeline", **self._security) as producer:
-            await producer.send(PIPELINES_TOPIC, encoded_report(report), key=report.pipeline.encode(), partition=0)
+        await self._sender.send(report.pipeline, report)
 
 
 def report_of(

@@ -1,1 +1,1 @@
-"""What programs share that copy into topics, each record once: kept positions, and sessions that take over from each other."""
+"""What programs share that copy: kept positions, sessions that take over from each other, and reports of themselves."""

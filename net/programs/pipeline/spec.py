@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote, urlsplit
 
 ValueFormat = Literal["json", "csv", "changes", "avro", "protobuf", "json_schema", "access_log", "text", "raw"]
 SchemaFormat = Literal["avro", "protobuf", "json_schema"]
@@ -215,3 +217,17 @@ class PipelineSpec:
         if self.steps:
             return self.steps[-1].name
         return self.sources[0].name
+
+
+def placed(text: str, base: Path) -> str:
+    """A path of the file: relative to the folder of the file, unless it is absolute or names a file system."""
+    return text if "://" in text else str(base / text)
+
+
+def on_this_machine(text: str, base: Path) -> Path | None:
+    """None: on a file system of other machines."""
+    address = placed(text, base)
+    if "://" not in address:
+        return Path(address)
+    parts = urlsplit(address)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None

@@ -44,6 +44,16 @@ Caused by: org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The
 \tat java.base/java.lang.Thread.run(Thread.java:840)"""
 
 
+PIPELINE = """name = "p"
+checkpoint = "{checkpoint}"
+[source]
+topics = ["t"]
+value = {{ format = "text" }}
+[sink]
+topic = "u"
+"""
+
+
 class CapturedError(Exception):
     """As PySpark's: its cause is in `_cause`."""
 
@@ -362,8 +372,27 @@ def test_a_full_disk_is_told_with_its_folders_and_by_the_exit_code_where_the_rea
     state = StateFolder(tmp_path / "state")
     state.prepare()
     error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    assert _noted(error, state) == DriverExit.MAY_PASS
+    assert _noted(error, state, tmp_path) == DriverExit.MAY_PASS
     told = state.take_error()
     assert f"{tmp_path}/state has " in told and told.endswith(CURE)
     state._files = FailingFiles(errno.ENOSPC)
-    assert _noted(error, state) == DriverExit.NO_SPACE
+    assert _noted(error, state, tmp_path) == DriverExit.NO_SPACE
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "is_told"),
+    [
+        ("/disk/c", "/disk/c"),
+        ("c", "{base}/c"),
+        ("file:///disk/my%20c", "/disk/my c"),
+        ("hdfs://names:9000/disk/c", ""),
+    ],
+)
+def test_a_full_disk_is_told_with_a_checkpoint_of_this_machine(tmp_path: Path, checkpoint: str, is_told: str) -> None:
+    state = StateFolder(tmp_path / "state")
+    state.prepare()
+    state.write_pipeline(PIPELINE.format(checkpoint=checkpoint), is_yaml=False)
+    _noted(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), state, tmp_path / "base")
+    told = state.take_error() or ""
+    wanted = is_told.format(base=tmp_path / "base")
+    assert f" {wanted} has " in told if is_told else "/disk/c" not in told, told

@@ -6,13 +6,15 @@ A slot makes the server keep its log until the connector has confirmed it. A con
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+
+from barnabas.net.programs.copying.reporting import beside
 
 from .catalog import PublishedTable, Slot, slot_of
 from .changes.lsn import NO_LSN, lsn_text
@@ -80,15 +82,9 @@ async def lock_waits(connection: Connection, dsn: str) -> list[LockWait]:
     ]
 
 
-@asynccontextmanager
-async def waits_told(settings: SourceSettings) -> AsyncIterator[None]:
+def waits_told(settings: SourceSettings) -> AbstractAsyncContextManager[None]:
     """Log what sessions of the connector wait for, while the context is open."""
-    task = asyncio.create_task(_tell_waits(settings))
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
+    return beside(_tell_waits(settings))
 
 
 async def _tell_waits(settings: SourceSettings) -> None:

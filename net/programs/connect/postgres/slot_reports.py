@@ -7,17 +7,15 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 import psycopg
 
 from barnabas.log.vocabulary.errors import BarnabasError
-from barnabas.net.client.admin.admin import Admin
-from barnabas.net.client.positions.reports import encoded_report
 from barnabas.net.client.positions.slot_reports import SLOTS_TOPIC, SLOTS_TOPIC_CONFIGS, SlotReport
-from barnabas.net.client.producer.producer import Producer
+from barnabas.net.programs.copying.reporting import ReportSender, reporting
 
 from .catalog import slot_of
 from .changes.faults import ConnectorError
@@ -27,7 +25,6 @@ logger = logging.getLogger("barnabas.connect")
 
 INTERVAL_S: Final = 15.0
 REPORT_LIMIT_S: Final = 30.0  # a server that is paused keeps its connections, and answers nothing
-LAST_LIMIT_S: Final = 10.0  # for the report at the end
 _HELP: Final = {
     "active": "1 if a program reads the slot.",
     "lost": "1 if the slot does not exist, or the server has discarded log that it needs.",
@@ -54,26 +51,20 @@ class SlotReporter:
         self._dsn = dsn
         self._slot = slot
         self._warn_bytes = warn_bytes
-        self._bootstrap = bootstrap
-        self._security = security
+        self._sender = ReportSender(
+            topic=SLOTS_TOPIC,
+            configs=SLOTS_TOPIC_CONFIGS,
+            client_id="barnabas-slots",
+            bootstrap=bootstrap,
+            security=security,
+        )
         self._interval_s = interval_s
         self._limit_s = limit_s
         self.newest: SlotReport | None = None  # None: the server has not answered yet
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    def running(self) -> AbstractAsyncContextManager[None]:
         """Report while the context is open, and once more at its end: then the slot may be gone."""
-        task = asyncio.create_task(self._run())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
-            try:
-                async with asyncio.timeout(LAST_LIMIT_S):
-                    await self._report()
-            except TimeoutError:
-                pass
+        return reporting(self._run(), self._report)
 
     async def _run(self) -> None:
         while True:
@@ -85,7 +76,7 @@ class SlotReporter:
             async with asyncio.timeout(self._limit_s):
                 await self._look()
                 if self.newest is not None:
-                    await self._send(self.newest)
+                    await self._sender.send(self.newest.program, self.newest)
         except (BarnabasError, ConnectorError, psycopg.Error, OSError) as error:
             logger.info("slot not reported slot=%s reason=%s", self._slot, first_line(error))
 
@@ -113,15 +104,6 @@ class SlotReporter:
             retained_bytes=0 if found is None else found.retained_bytes,
             safe_bytes=None if found is None else found.safe_bytes,
         )
-
-    async def _send(self, report: SlotReport) -> None:
-        """With connections of their own: four requests a minute are cheaper than ones that stay open."""
-        async with Admin(self._bootstrap, **self._security) as admin:
-            if SLOTS_TOPIC not in await admin.list_topics():  # then no permission to create topics is needed
-                configs = dict(SLOTS_TOPIC_CONFIGS)
-                await admin.create_topic(SLOTS_TOPIC, partitions=1, configs=configs, if_not_exists=True)
-        async with Producer(self._bootstrap, client_id="barnabas-slots", **self._security) as producer:
-            await producer.send(SLOTS_TOPIC, encoded_report(report), key=report.program.encode(), partition=0)
 
 
 def rendered(reporters: Sequence[SlotReporter]) -> str:

@@ -122,6 +122,7 @@ long)
     long scripts/faults failover --kills $((seconds / 60 + 1)) --seed "$seed"
     long scripts/hostile
     long env BARNABAS_PGBENCH_KILLS=20 pytest -q tests/integration/test_pgbench_kills.py
+    long scripts/other-spark
     long scripts/simulate --seconds "$seconds" --jobs 2
     long scripts/simulate --groups --seconds "$seconds" --jobs 2
     long scripts/mutants --count $((seconds / 60 + 1)) --seed "$seed"

@@ -153,12 +153,13 @@ class GroupCoordinator:
         *,
         client_host: str = "",
         interval_ms: int = USUAL_INTERVAL,
+        topic_ids: Mapping[str, str] = NO_IDS,
     ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
-        """Join, stay, leave (KIP-848). `interval_ms`: between heartbeats, as the group's configuration says. Raises among others
-        UnknownMemberIdError, FencedMemberEpochError."""
+        """Join, stay, leave (KIP-848). `interval_ms`: between heartbeats, as the group's configuration says. `topic_ids`: topic
+        name -> id in the current view. Raises among others UnknownMemberIdError, FencedMemberEpochError."""
         self._check_slot(request.group_id)
         self._check_not_classic(request.group_id)
-        decision = self._decision(now_ms, client_host)
+        decision = self._decision(now_ms, client_host, topic_ids)
         with self._tracker.noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
             response = self._membership.heartbeat(request, decision, interval_ms)
         return self._result(decision, response)
@@ -171,11 +172,12 @@ class GroupCoordinator:
         *,
         client_host: str = "",
         interval_ms: int = USUAL_INTERVAL,
+        topic_ids: Mapping[str, str] = NO_IDS,
     ) -> CoordinatorResult[None]:
         """A heartbeat as a long poll: the ticket is answered when the member has something to do, or after `max_wait_ms`."""
         self._check_slot(request.group_id)
         self._check_not_classic(request.group_id)
-        decision = self._decision(now_ms, client_host)
+        decision = self._decision(now_ms, client_host, topic_ids)
         with self._tracker.noting_the_fenced(request.group_id, request.member_id, request.instance_id, now_ms):
             self._membership.poll(request, ticket, decision, interval_ms)
         return self._result(decision, None)
@@ -253,15 +255,18 @@ class GroupCoordinator:
         self._targets.topics_changed(topics, recreated, changed, decision)
         return self._result(decision, None)
 
-    def tick(self, now_ms: int, *, ended: tuple[str, str] | None = None) -> CoordinatorResult[tuple[GroupAlert, ...]]:
+    def tick(
+        self, now_ms: int, *, topic_ids: Mapping[str, str] = NO_IDS, ended: tuple[str, str] | None = None
+    ) -> CoordinatorResult[tuple[GroupAlert, ...]]:
         """Process deadlines: expire sessions and revocations, compute postponed assignments, answer parked heartbeats.
 
-        The response holds the alerts for operators; the shell logs them. `ended`: a group and a member whose session ends now.
+        The response holds the alerts for operators; the shell logs them. `topic_ids`: topic name -> id in the current view.
+        `ended`: a group and a member whose session ends now.
         """
         for sessions in (self._membership.timers.sessions, self._classic.members.sessions):
             if ended is not None and ended in sessions:
                 sessions.set(ended, now_ms)
-        decision = self._decision(now_ms)
+        decision = self._decision(now_ms, topic_ids=topic_ids)
         self._membership.expire(decision)
         self._classic.expire(decision)
         self._targets.assign_due(decision)
@@ -370,8 +375,8 @@ class GroupCoordinator:
         self.offsets.delete_group(group_id, decision)
         return self._result(decision, None)
 
-    def _decision(self, now_ms: int, client_host: str = "") -> Decision:
-        return Decision(state=self.state, now_ms=now_ms, log=self._log, client_host=client_host)
+    def _decision(self, now_ms: int, client_host: str = "", topic_ids: Mapping[str, str] = NO_IDS) -> Decision:
+        return Decision(state=self.state, now_ms=now_ms, log=self._log, client_host=client_host, topic_ids=topic_ids)
 
     def _result(self, decision: Decision, response: R) -> CoordinatorResult[R]:
         records = decision.finish()

@@ -19,6 +19,7 @@ from barnabas.log.vocabulary.group_messages import (
 from .coordinator import GroupCoordinator
 from .explain.watch import GroupAlert
 from .model.messages import CoordinatorResult, GroupDescription, ListedGroup
+from .offsets.offsets import NO_IDS
 from .offsets.transactional_offsets import StableOffsets, TransactionalOffsets
 from .share.coordinator import ShareCoordinator
 from .subscriptions.subscriptions import TopicsView
@@ -55,8 +56,8 @@ class SlotCoordinator:
         state = self.groups.state
         return group_id in state.groups or group_id in state.offsets or self.groups.view.classic.has_members(group_id)
 
-    def tick(self, now_ms: int) -> CoordinatorResult[tuple[GroupAlert, ...]]:
-        groups = self.groups.tick(now_ms)
+    def tick(self, now_ms: int, *, topic_ids: Mapping[str, str] = NO_IDS) -> CoordinatorResult[tuple[GroupAlert, ...]]:
+        groups = self.groups.tick(now_ms, topic_ids=topic_ids)
         shares = self.shares.tick(now_ms).records if self._shares.groups else ()
         transactions = self.transactions.tick(now_ms)
         return CoordinatorResult(

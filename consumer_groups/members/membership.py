@@ -22,6 +22,7 @@ from ..model.rebalance_causes import RebalanceCause, cause_of_leaving
 from ..model.settings import GroupSettings
 from ..model.states import AWAY_EPOCH, MemberState
 from ..subscriptions.topic_changes import listed_names
+from .assigned_offsets import assigned_offsets
 from .heartbeat_checks import check_epoch, check_join, check_member, check_request, holder_of
 from .parked_heartbeats import MAX_ANSWERS_PER_WAKE, ParkedHeartbeat, ParkedHeartbeats
 from .reconciliation import NO_EPOCH, Holding, advance
@@ -244,6 +245,7 @@ class Membership:
                 is_waiting=after.state == MemberState.UNRELEASED_PARTITIONS or self._targets.is_put_off(group),
             ),
             assignment=None if in_step else after.assigned,
+            offsets=() if in_step else assigned_offsets(request, before, after, decision),
         )
 
     def _time_obedience(

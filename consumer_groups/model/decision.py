@@ -3,6 +3,7 @@
 Changes of partition ownership are reported to the rebalance log at the same time.
 """
 
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -53,6 +54,7 @@ class Decision:
     now_ms: int
     log: RebalanceLog = field(default_factory=RebalanceLog)  # of groups; decisions about transactions need none
     client_host: str = ""  # of the client; "": a tick, or not relevant
+    topic_ids: Mapping[str, str] = field(default_factory=dict)  # topic -> its id, in the current view
     records: list[SlotStateRecord] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)  # to parked requests
     changes: dict[str, list[Change]] = field(default_factory=dict)  # by group, until they are settled

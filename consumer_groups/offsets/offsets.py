@@ -14,7 +14,6 @@ from barnabas.log.vocabulary.errors import (
     UnknownMemberIdError,
 )
 from barnabas.log.vocabulary.group_messages import (
-    NO_OFFSET,
     CommittedOffset,
     OffsetToCommit,
     PartitionOffset,
@@ -23,6 +22,7 @@ from barnabas.log.vocabulary.group_messages import (
 
 from ..classic.membership import ClassicMembership
 from ..members.targets import Targets
+from ..model.committed_offsets import committed_offset
 from ..model.decision import Decision
 from ..model.group_limits import check_group_id, check_ids, check_new_group
 from ..model.messages import CommitPlace
@@ -218,19 +218,7 @@ class Offsets:
         return ErrorCode.NONE, ""
 
     def committed(self, group_id: str, key: PartitionKey, topic_id: str = "") -> CommittedOffset:
-        value = self._state.offset(group_id, key)
-        if value is None:
-            return CommittedOffset(topic=key[0], partition=key[1], offset=NO_OFFSET, topic_id=topic_id)
-        offset, leader_epoch, metadata, commit_timestamp_ms, _ = value
-        return CommittedOffset(
-            topic=key[0],
-            partition=key[1],
-            offset=offset,
-            leader_epoch=leader_epoch,
-            metadata=metadata,
-            commit_timestamp_ms=commit_timestamp_ms,
-            topic_id=topic_id,
-        )
+        return committed_offset(self._state, group_id, key, topic_id)
 
     def _simple_group(self, group_id: str) -> GroupRecord:
         return GroupRecord(

@@ -92,15 +92,18 @@ class ConsumerGroupHeartbeatRequest(Message, frozen=True, kw_only=True):
     owned: Items[TopicPartitions] | None = None
     reason: str = ""  # of leaving: "poll_interval_exceeded", or a sentence
     max_wait_ms: int = 0  # the maximum wait for the response while the coordinator has no news
+    wants_offsets: bool = False  # of the partitions that are new to the member, where the coordinator knows them
 
 
 class ConsumerGroupHeartbeatResponse(Message, frozen=True, kw_only=True):
-    """`assignment` lists all partitions that the member is to read from now on; None: unchanged."""
+    """`assignment` lists all partitions that the member is to read from now on; None: unchanged. `offsets` are the committed ones
+    of partitions that are new in it, without metadata, NO_OFFSET without a commit; the member asks for those that are missing."""
 
     member_id: str
     member_epoch: int
     heartbeat_interval_ms: int
     assignment: Items[TopicPartitions] | None = None
+    offsets: Items[CommittedOffset] = ()
 
 
 # --- members of classic groups, whose leader assigns ------------------------------------------------------------------

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
-from barnabas.consumer_groups.members import reconciliation
+from barnabas.consumer_groups.members import assigned_offsets, reconciliation
 from barnabas.consumer_groups.members.membership import Membership
 from barnabas.consumer_groups.members.targets import Targets
+from barnabas.consumer_groups.model.committed_offsets import committed_offset
 from barnabas.consumer_groups.model.settings import GroupSettings
 from barnabas.consumer_groups.offsets.offsets import Offsets
 from barnabas.consumer_groups.subscriptions.pattern_matches import PatternMatches
 from barnabas.kraft.node.metadata_state import MetadataState
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.client.consumer import positions
+from barnabas.net.client.consumer.positions import PositionFinder
 from barnabas.net.client.consumer.process_once import ProcessOnce
 from barnabas.net.client.group.commit_pipeline import CommitPipeline
 from barnabas.net.client.group.ownership import Ownership
@@ -80,7 +81,32 @@ def _no_seek_after_adoption() -> Iterator[None]:
     async def nothing(*_: Any, **__: Any) -> tuple[dict[Any, Any], set[Any]]:
         return {}, set()
 
-    with patch.object(positions, "fetch_stable", nothing):
+    with patch.object(PositionFinder, "_committed", nothing):
+        yield
+
+
+@contextlib.contextmanager
+def _an_assignment_brings_the_first_offsets() -> Iterator[None]:
+    """The coordinator brings with an assignment what was committed when it first gave the partition away."""
+    first: dict[tuple[int, str, Any], Any] = {}
+
+    def committed(state: Any, group_id: str, key: Any, topic_id: str) -> Any:
+        return first.setdefault((id(state), group_id, key), committed_offset(state, group_id, key, topic_id))
+
+    with patch.object(assigned_offsets, "committed_offset", committed):
+        yield
+
+
+@contextlib.contextmanager
+def _offsets_of_an_earlier_assignment_count() -> Iterator[None]:
+    """A member that gets a partition again begins at the offset that came with its first assignment."""
+    first: dict[tuple[int, TopicPartition], Any] = {}
+    genuine = Ownership.take_told
+
+    def take_told(self: Ownership, partitions: Any) -> Any:
+        return {key: first.setdefault((id(self), key), item) for key, item in genuine(self, partitions).items()}
+
+    with patch.object(Ownership, "take_told", take_told):
         yield
 
 
@@ -196,6 +222,14 @@ BUGS = in_histories(
         "a new coordinator has an old snapshot": (_an_old_snapshot, ("stall", "join_storm", "member_kill")),
         "group offsets applied out of order": (commits_out_of_order, ("member_kill", "slow")),
         "no seek to the committed offset": (_no_seek_after_adoption, ("member_kill", "member_close", "join_storm")),
+        "an assignment brings the first offsets": (
+            _an_assignment_brings_the_first_offsets,
+            ("join_storm", "member_close"),
+        ),
+        "offsets of an earlier assignment count": (
+            _offsets_of_an_earlier_assignment_count,
+            ("join_storm", "member_close"),
+        ),
         "a commit repeated across a fence": (_commits_across_a_fence, ("reset_offsets", "join_storm", "member_cut")),
         "auto-commit of what is in hand": (_auto_commit_of_what_is_in_hand, ("member_hang", "member_kill")),
         "every commit for itself": (_every_commit_for_itself, ("stall", "reset", "slow", "coordinator_kill")),

@@ -186,7 +186,7 @@ class SimulatedMember:
             clock=SimulatedClock(self.cluster.loop),
             rng=rng,
         )
-        return Consumer(
+        consumer = Consumer(
             *self.topics,
             group=self.group,
             pattern=self.pattern,
@@ -194,7 +194,7 @@ class SimulatedMember:
             auto_offset_reset="earliest",
             auto_commit=not self._commits_itself,
             auto_commit_interval_ms=rng.choice((100, 400)),
-            on_assigned=self._assigned,
+            on_assigned=self._assigned if self._listens else None,
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
             max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
             fetch_max_wait_ms=200,
@@ -202,11 +202,32 @@ class SimulatedMember:
             rack=self._rack(),
             client=client,
         )
+        if not self._listens:
+            self._watch_adoptions(consumer)
+        return consumer
+
+    @property
+    def _listens(self) -> bool:
+        """Every other member has a listener, and therefore asks for offsets that came with its assignment."""
+        return self._number % 2 == 0
+
+    def _watch_adoptions(self, consumer: Consumer) -> None:
+        subscriber = consumer._subscriber
+        genuine = subscriber.adopted
+
+        def adopted(partitions: list[TopicPartition]) -> None:
+            genuine(partitions)
+            self._assigned(partitions)
+
+        subscriber.adopted = adopted  # type: ignore[method-assign]
 
     def _rack(self) -> str:
         """Of one of the brokers, if these have racks."""
-        digits = int("".join(filter(str.isdigit, self.name)) or "0")
-        return rack_of(digits % len(self.cluster.nodes)) if self.cluster.has_racks else ""
+        return rack_of(self._number % len(self.cluster.nodes)) if self.cluster.has_racks else ""
+
+    @property
+    def _number(self) -> int:
+        return int("".join(filter(str.isdigit, self.name)) or "0")
 
     def _assigned(self, partitions: list[TopicPartition]) -> None:
         self.cluster.loop.note(f"{self.identity} takes {[str(it) for it in partitions]} in epoch {self.epoch}")

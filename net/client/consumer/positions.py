@@ -177,7 +177,7 @@ class PositionFinder:
         same."""
         if not states:
             return None
-        committed, unstable = await self._committed([state.partition for state in states])
+        committed, unstable = await self._committed(states)
         missing: list[PartitionState] = []
         differing: list[PartitionState] = []
         for state in states:
@@ -201,12 +201,23 @@ class PositionFinder:
         return unstable_error(self._group or "", unstable) if unstable else None
 
     async def _committed(
-        self, partitions: list[TopicPartition]
+        self, states: list[PartitionState]
     ) -> tuple[dict[TopicPartition, CommittedOffset], set[TopicPartition]]:
-        """As `fetch_stable`; nothing without a group."""
+        """As `fetch_stable`, which is asked for what did not come with the assignment; nothing without a group."""
         if self._group is None:
             return {}, set()
-        return await fetch_stable(self._client, self._group, partitions)
+        told: dict[TopicPartition, CommittedOffset] = {}
+        to_ask: list[TopicPartition] = []
+        for state in states:
+            item, state.told = state.told, None
+            if item is None or item.topic_id != self._client.metadata.topic_id(state.partition.topic):
+                to_ask.append(state.partition)
+            elif item.offset >= 0:
+                told[state.partition] = item
+        if not to_ask:
+            return told, set()
+        asked, unstable = await fetch_stable(self._client, self._group, to_ask)
+        return told | asked, unstable
 
     def _still_to_learn(self, states: list[PartitionState]) -> BarnabasError:
         self._client.request_refresh()

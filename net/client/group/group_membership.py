@@ -93,6 +93,7 @@ class GroupMembership(Ownership):
                 instance_id=self.instance_id,
                 client_id=self._client_id,
                 max_wait_ms=self.max_wait_ms,
+                wants_offsets=True,
             )
         return ConsumerGroupHeartbeatRequest(
             group_id=self.group_id,
@@ -107,6 +108,7 @@ class GroupMembership(Ownership):
             session_timeout_ms=self._session_timeout_ms,
             assignor=self._assignor,
             owned=owned_partitions(self.owned),
+            wants_offsets=True,
         )
 
     def answered(self, response: ConsumerGroupHeartbeatResponse) -> bool:
@@ -123,6 +125,7 @@ class GroupMembership(Ownership):
             self._target = frozenset(
                 TopicPartition(item.topic, number) for item in response.assignment for number in item.partitions
             )
+            self._told = {TopicPartition(item.topic, item.partition): item for item in response.offsets}
             if self._target == self.owned and self._target != known[-1]:
                 self._news += (
                     1  # What we are to give up we never took; the coordinator waits for that word all the same.

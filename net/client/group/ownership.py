@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from barnabas.log.vocabulary.group_messages import CommittedOffset
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.wire.protocol.requests import Request
 
@@ -40,6 +41,8 @@ class Ownership(ABC):
     def __init__(self) -> None:
         self.owned: Partitions = NO_PARTITIONS
         self._target: Partitions | None = None  # The target assignment; None: not received yet, so nothing changes.
+        # Committed offsets that came with the newest target; a new target makes them void.
+        self._told: dict[TopicPartition, CommittedOffset] = {}
         self._lost: Partitions = NO_PARTITIONS  # Lost partitions that were not reported to the application yet.
         self._tenures: dict[TopicPartition, int] = {}  # Of what we own: the how many-th adoption it came with.
         self._adoptions = 0
@@ -75,6 +78,10 @@ class Ownership(ABC):
         self._tenures.update(dict.fromkeys(come, self._adoptions))
         self.owned |= come
 
+    def take_told(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+        """The committed offsets of these partitions, as far as they came with the assignment. Each is handed out once."""
+        return {partition: self._told.pop(partition) for partition in partitions if partition in self._told}
+
     def tenures(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """For each of these owned partitions a number that changes when the partition is lost and assigned again: between two
         equal numbers no other member had it, and no reset has moved it. Raises NotAssignedError if the application holds a
@@ -105,3 +112,4 @@ class Ownership(ABC):
         self.owned = NO_PARTITIONS
         self._tenures.clear()
         self._target = None
+        self._told = {}

@@ -82,6 +82,10 @@ class Rebalancing:
         adopt = sorted(change.adopt & ownership.change().adopt)  # It may have changed while we waited.
         if adopt:
             self._reading.add(adopt)
+            told = ownership.take_told(adopt)
+            # A listener may commit other offsets, or wait for a commit: they are asked for when it is through.
+            if not any(item.assigned for item in self._all_listeners()):
+                self._reading.tell(told)
             ownership.adopted(adopt)
             session.wake()
             self._on_adopted(adopt)

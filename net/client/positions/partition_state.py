@@ -18,6 +18,7 @@ from barnabas.log.records.aborted import AbortedFilter
 from barnabas.log.records.codec import decode, lists_of, records_of
 from barnabas.log.records.columns import Columns
 from barnabas.log.vocabulary.errors import CorruptRecordError
+from barnabas.log.vocabulary.group_messages import CommittedOffset
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..connection.errors import UnreadableBatchError
@@ -55,6 +56,7 @@ class PartitionState:
         "processed",
         "record_type",
         "reset_timestamp_ms",
+        "told",
         "topic_id",
         "version",
     )
@@ -70,6 +72,7 @@ class PartitionState:
         self.topic_id = ""  # Of the topic that the position is of, as metadata told it; "" while it is not known.
         self.handed_out_topic_id = ""  # Of the topic that the application's records are of; "" before the first.
         self.committed = UNKNOWN  # What we committed last; spares commits that say nothing new.
+        self.told: CommittedOffset | None = None  # By the coordinator with the assignment; to be used once.
         self.fetch_offset = UNKNOWN
         self.last_fetched_epoch = -1
         self.reset_timestamp_ms: int | None = None  # The position is to be looked up by this time (or -1, -2).
@@ -112,6 +115,7 @@ class PartitionState:
     def _forget(self) -> None:
         self.version = next(_versions)
         self.committed = UNKNOWN
+        self.told = None
         self.lacks_offset = False
         self.in_flight = self.is_quiet = False
         self._chunks.clear()

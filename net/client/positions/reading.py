@@ -6,8 +6,9 @@ application that leaves without asking, because a handler failed for example, ha
 otherwise by `commit()`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
+from barnabas.log.vocabulary.group_messages import CommittedOffset
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..connection.errors import NotAssignedError
@@ -28,6 +29,11 @@ class Reading:
         for partition in partitions:
             if partition not in self.states:
                 self.states[partition] = PartitionState(partition, max_bytes=self._partition_max_bytes)
+
+    def tell(self, committed: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """Committed offsets of partitions that have just been added."""
+        for partition, item in committed.items():
+            self.states[partition].told = item
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:

@@ -7,7 +7,7 @@ says which slots there are, and loads their machines.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
@@ -34,7 +34,7 @@ R = TypeVar("R")
 class SlotMachine(Protocol):
     """What a slot itself asks of its machine. Callers bring the other questions, as the decisions that they want."""
 
-    def tick(self, now_ms: int) -> CoordinatorResult[tuple[GroupAlert, ...]]: ...
+    def tick(self, now_ms: int, *, topic_ids: Mapping[str, str]) -> CoordinatorResult[tuple[GroupAlert, ...]]: ...
 
     def next_deadline_ms(self) -> int | None: ...
 
@@ -63,12 +63,14 @@ class HostedSlot(Generic[M]):
         appends: GroupAppends,
         turns: SlicedCalls,
         now_ms: Callable[[], int],
+        topic_ids: Callable[[], Mapping[str, str]],
         max_parked: int,
         dropped: Callable[["HostedSlot[M]"], None],
         settled: Callable[["HostedSlot[M]", Iterable[Record]], None],
     ) -> None:
-        """`turns` are those of all slots: many decisions must not block other work of the loop. `dropped` is called when the slot
-        has dropped its machine and needs a newer coordinator epoch, `settled` with records of its machine that are committed."""
+        """`turns` are those of all slots: many decisions must not block other work of the loop. `topic_ids`: topic -> its id, of
+        the view that the machine has. `dropped` is called when the slot has dropped its machine and needs a newer coordinator
+        epoch, `settled` with records of its machine that are committed."""
         self.number = number
         self.coordinator_epoch = coordinator_epoch
         self.machine: M | None = None
@@ -81,6 +83,7 @@ class HostedSlot(Generic[M]):
         )
         self._turns = turns
         self._now_ms = now_ms
+        self._topic_ids = topic_ids
         self._dropped = dropped
         self._settled = settled
         self._timer: asyncio.TimerHandle | None = None
@@ -244,7 +247,8 @@ class HostedSlot(Generic[M]):
 
     def _tick(self) -> None:
         self._tick_is_due = False
-        for alert in self.decide_alone(lambda machine: machine.tick(self._now_ms())) or ():
+        alerts = self.decide_alone(lambda machine: machine.tick(self._now_ms(), topic_ids=self._topic_ids()))
+        for alert in alerts or ():
             level = logging.INFO if alert.kind is AlertKind.OWNED_AGAIN else logging.WARNING
             logger.log(level, "group=%s alert=%s %s", alert.group_id, alert.kind.value, alert.text)
 

@@ -185,6 +185,7 @@ class SlotHosting(Generic[M]):
             appends=self._appends,
             turns=self._turns,
             now_ms=self.now_ms,
+            topic_ids=lambda: self.topics.ids,
             max_parked=self._max_parked,
             dropped=self._dropped,
             settled=self._settled,

@@ -86,14 +86,25 @@ class GroupHandlers:
             told = await groups.handle_parked(
                 asked.group_id,
                 lambda machine, ticket: machine.poll_heartbeat(
-                    asked, ticket, groups.now_ms(), client_host=client_host, interval_ms=interval_ms
+                    asked,
+                    ticket,
+                    groups.now_ms(),
+                    client_host=client_host,
+                    interval_ms=interval_ms,
+                    topic_ids=groups.topic_ids,
                 ),
             )
             assert isinstance(told, ConsumerGroupHeartbeatResponse)
             return told
         return await groups.handle(
             asked.group_id,
-            lambda machine: machine.heartbeat(asked, groups.now_ms(), client_host=client_host, interval_ms=interval_ms),
+            lambda machine: machine.heartbeat(
+                asked,
+                groups.now_ms(),
+                client_host=client_host,
+                interval_ms=interval_ms,
+                topic_ids=groups.topic_ids,
+            ),
         )
 
     # --- offsets ------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Which slots are hosted when, and how decisions become appends: with machines that decide what the test says."""
 
 import asyncio
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -81,7 +82,7 @@ class Machine:
     def groups(self) -> Any:
         return self
 
-    def tick(self, now_ms: int) -> Result:
+    def tick(self, now_ms: int, *, topic_ids: Mapping[str, str]) -> Result:
         self.ticks.append(now_ms)
         self.deadline_ms = None
         return CoordinatorResult(records=cast(Any, self.on_tick), response=None)

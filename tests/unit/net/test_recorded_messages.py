@@ -44,6 +44,8 @@ ADDED = {
     "LoadedShareState": ("written_epoch",),
     "UndoOffsetResetRequest": ("topics",),
     "DescribeQuorumResponse": ("strangers",),
+    "ConsumerGroupHeartbeatRequest": ("wants_offsets",),
+    "ConsumerGroupHeartbeatResponse": ("offsets",),
 }
 # Fields that these got after their form of ADDED was recorded.
 ADDED_AGAIN = {

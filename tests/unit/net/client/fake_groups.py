@@ -117,7 +117,7 @@ class FakeGroups:
 
     def tick(self, machine: GroupCoordinator) -> None:
         if machine in self.machines.values() and (machine.next_deadline_ms() or self.now_ms() + 1) <= self.now_ms():
-            self.took(machine, machine.tick(self.now_ms()))
+            self.took(machine, machine.tick(self.now_ms(), topic_ids=self.topic_ids))
 
     def topics_changed(self) -> None:
         for machine in self.machines.values():

@@ -70,6 +70,7 @@ BEAT = ConsumerGroupHeartbeatRequest(
     rebalance_timeout_ms=9_000,
     assignor="range",
     owned=(TopicPartitions(topic="t", partitions=(0, 2)),),
+    wants_offsets=True,
 )
 
 
@@ -192,7 +193,7 @@ async def test_a_heartbeat_of_a_member_whose_coordinator_assigns() -> None:
     await ask(GroupHandlers(services).heartbeat, BEAT)
     waiting = ConsumerGroupHeartbeatRequest(**fields_of(BEAT) | {"max_wait_ms": 300})
     await ask(GroupHandlers(services).heartbeat, waiting)
-    told = {"client_host": HOST, "interval_ms": usual}
+    told = {"client_host": HOST, "interval_ms": usual, "topic_ids": Groups.topic_ids}
     assert groups.asked == [("heartbeat", (BEAT, 77), told), ("poll_heartbeat", (waiting, 5, 77), told)]
 
 
@@ -216,7 +217,8 @@ async def test_a_heartbeat_of_kafkas_members() -> None:
     )
     await ask(kafka(services).consumer_heartbeat, of_kafka(68, 1, body))
     asked = groups.asked[0][1][0]
-    assert asked == ConsumerGroupHeartbeatRequest(**fields_of(BEAT) | {"session_timeout_ms": asked.session_timeout_ms})
+    told = {"session_timeout_ms": asked.session_timeout_ms, "wants_offsets": False}
+    assert asked == ConsumerGroupHeartbeatRequest(**fields_of(BEAT) | told)
     assert asked.session_timeout_ms == services.config.group_consumer_session_timeout_ms
 
 

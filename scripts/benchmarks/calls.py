@@ -282,17 +282,19 @@ class Measuring:
             await self._count("transaction of one record, 3 replicas (SDK)", lambda: _transact(producer, "orders"))
 
     async def _join(self) -> None:
+        """The second group counts. The member of the first one has left: its heartbeats would count, too."""
         consumer = Consumer(
             "orders", bootstrap=BOOTSTRAP, network=self._network, clock=self._clock, rng=Random(6), group="first"
         )
         await consumer.start()
         for _ in range(10):
             await consumer.poll(timeout_ms=200)
+        await consumer.close()
+        await asyncio.sleep(0.1)  # until all brokers have learned of that
         joining = Consumer(
             "orders", bootstrap=BOOTSTRAP, network=self._network, clock=self._clock, rng=Random(7), group="second"
         )
         await self._count("join group (SDK)", lambda: _join(joining))
-        await consumer.close()
         await joining.close()
 
     async def _beside_idle_replicas(self) -> None:

@@ -231,9 +231,9 @@ class Client:
         finally:
             opening.cancel()
 
-    async def call(self, node_id: int, request: Request, *, timeout_ms: int | None = None) -> Any:
+    async def call(self, node_id: int, request: Request, *, timeout_ms: int | None = None, bulk: bool = False) -> Any:
         """Send a request to one broker, once."""
-        connection = await self.connect(node_id)
+        connection = await self.connect(node_id, bulk=bulk)
         return await connection.call(request, timeout_ms=timeout_ms or self.request_timeout_ms)
 
     async def call_leader(self, partition: TopicPartition, request: Request) -> Any:

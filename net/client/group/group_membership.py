@@ -81,8 +81,13 @@ class GroupMembership(Ownership):
         """The coordinator waits for a change of this member: do not wait for the heartbeat interval."""
         return self.state is not State.LEFT and self._news_known < self._news
 
+    @property
+    def has_more_to_tell(self) -> bool:
+        """There is news that the heartbeat under way does not contain: do not wait for its answer."""
+        return self.state is not State.LEFT and self._news_said < self._news
+
     def heartbeat(self) -> ConsumerGroupHeartbeatRequest:
-        """The next heartbeat: complete where we have news, otherwise short, and it waits for news of the coordinator."""
+        """The next heartbeat: complete where we have news, otherwise short. A member waits for its answer."""
         assert self.state is not State.LEFT
         self._news_said = self._news
         if not self.must_tell:
@@ -108,6 +113,7 @@ class GroupMembership(Ownership):
             session_timeout_ms=self._session_timeout_ms,
             assignor=self._assignor,
             owned=owned_partitions(self.owned),
+            max_wait_ms=self.max_wait_ms if self.state is State.MEMBER else 0,
             wants_offsets=True,
         )
 

@@ -1,6 +1,6 @@
 """`GroupSession`: heartbeats of a member whose coordinator assigns (KIP-848). The rules are in `group_membership`.
 
-A heartbeat without news waits at the coordinator for its news, so a rebalance reaches us when it happens. Where we have news
+A heartbeat of a member waits at the coordinator for its news, so a rebalance reaches us when it happens. Where we have news
 meanwhile, we give that heartbeat up and send one that says everything.
 """
 
@@ -71,7 +71,7 @@ class GroupSession(Session):
                 await asyncio.wait([asking, waking], return_when=asyncio.FIRST_COMPLETED)
                 if waking.done() and not asking.done():
                     self._wake.clear()
-                    if self.membership.must_tell:
+                    if self.membership.has_more_to_tell:
                         return None
                 waking.cancel()
             response: ConsumerGroupHeartbeatResponse = await asking

@@ -78,7 +78,8 @@ async def list_offsets_once(
     client: Client, times_ms: Mapping[TopicPartition, int], *, isolation_level: int = READ_UNCOMMITTED
 ) -> tuple[dict[TopicPartition, OffsetAndTimestamp], BarnabasError | None]:
     """As `list_offsets`, without a second question: what the leaders say now, and why partitions are missing in it. One partition
-    without a leader, or one topic that is gone, holds up no other. Raises what a refresh of the metadata raises."""
+    without a leader, or one topic that is gone, holds up no other. Asks on the connections for fetches, which a consumer needs
+    next: it opens no others for its start. Raises what a refresh of the metadata raises."""
     unknown = {item.topic for item in times_ms if not client.metadata.partition_count(item.topic)}
     for topic in unknown:
         client.want_topic(topic)
@@ -86,7 +87,7 @@ async def list_offsets_once(
         await client.refresh()
     query = _OffsetQuery(client, times_ms, isolation_level)
     found: dict[TopicPartition, Any] = {}
-    failure = await _ask_each(client, list(times_ms), query.request, found)
+    failure = await _ask_each(client, list(times_ms), query.request, found, bulk=True)
     return query.told(found), failure
 
 
@@ -208,12 +209,14 @@ async def _ask_each(
     partitions: list[TopicPartition],
     request: Callable[[Sequence[TopicPartition]], Request],
     found: dict[TopicPartition, Any],
+    *,
+    bulk: bool = False,
 ) -> BarnabasError | None:
-    """Ask each leader once; the last failure is returned."""
+    """Ask each leader once; the last failure is returned. `bulk`: on the connections for fetches."""
     failure: BarnabasError | None = None
     for node_id, asked in _by_leader(client, partitions).items():
         try:
-            failure = await _ask(client, node_id, asked, request, found) or failure
+            failure = await _ask(client, node_id, asked, request, found, bulk=bulk) or failure
         except BarnabasError as error:
             failure = error
     return failure
@@ -232,6 +235,8 @@ async def _ask(
     partitions: list[TopicPartition],
     request: Callable[[Sequence[TopicPartition]], Request],
     found: dict[TopicPartition, Any],
+    *,
+    bulk: bool,
 ) -> BarnabasError | None:
     """Ask one leader; answers go to `found`, the last refusal is returned."""
     if node_id < 0:
@@ -242,7 +247,7 @@ async def _ask(
         if beyond is not None:
             return beyond
         return LeaderNotAvailableError(f"{', '.join(map(str, partitions))} has no leader")
-    response = await client.call(node_id, request(partitions))
+    response = await client.call(node_id, request(partitions), bulk=bulk)
     failure: BarnabasError | None = None
     for item in response.partitions:
         partition = TopicPartition(item.topic, item.partition)

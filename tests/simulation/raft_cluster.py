@@ -17,6 +17,8 @@ from simulation.raft_stranger import speak_in_the_name_of_a_voter
 
 from barnabas.kraft.quorum.config import RaftTiming, SnapshotPolicy
 from barnabas.kraft.quorum.quorum import AppendOutcome, Leadership
+from barnabas.kraft.raft.consensus.core import RaftCore
+from barnabas.kraft.raft.disk.journal import DurableJournal
 from barnabas.kraft.raft.quorum import RaftQuorum
 from barnabas.log.vocabulary.quorum import CommittedCommand
 from barnabas.net.testing.simulation.executor import DelayedExecutor
@@ -51,6 +53,19 @@ class Oracle:
             self.violations.append(f"node {node_id} applied {command.command!r} at {command.index}, others {known!r}")
         if command.command in self.refused:
             self.violations.append(f"{command.command!r} was applied although it was refused for good")
+
+    def stepped(self, node_id: int, core: RaftCore) -> None:
+        """A step leaves no entry that is not being written, and no configuration that nothing needs any more."""
+        assert isinstance(core.journal, DurableJournal)
+        if core.halted:
+            return
+        if core.journal._writer._unwritten:
+            self.violations.append(f"node {node_id} left entries up to {core.journal.last_index} to the next step")
+        kept, applied_index = core.electorate.membership._sets, core.applier.applied_index
+        if len(kept) > 1 and kept[1].index <= applied_index:
+            self.violations.append(
+                f"node {node_id} has applied {applied_index} and keeps voters before {kept[1].index}"
+            )
 
 
 class RecordingListener:
@@ -154,8 +169,18 @@ class SimulatedQuorum:
         )
         node = Node(quorum=quorum, listener=listener, executor=executor, fatal=fatal)
         self.loop.run_until_complete(quorum.start())
+        self._watch_steps(node_id, quorum._started)
         self.nodes[node_id] = node
         return node
+
+    def _watch_steps(self, node_id: int, core: RaftCore) -> None:
+        step = core._step
+
+        def watched() -> None:
+            step()
+            self.oracle.stepped(node_id, core)
+
+        core._step = watched  # type: ignore[method-assign]
 
     def clock_of(self, node_id: int) -> Callable[[], float]:
         return self.loop.time

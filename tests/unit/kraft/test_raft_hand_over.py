@@ -1,6 +1,7 @@
 """Leadership that is handed over: on demand, and by leaders that must not lead."""
 
-from unit.kraft.raft_quorums import all_linked, core_of, finish, running
+from simulation.raft_cluster import TIMING
+from unit.kraft.raft_quorums import all_linked, core_of, finish, isolate, running
 
 
 def test_leadership_is_handed_over_on_demand() -> None:
@@ -63,4 +64,21 @@ def test_the_only_voter_leads_whatever_it_is_told() -> None:
     cluster.loop.run_for(3.0)
     assert cluster.leader == 0
     cluster.commit()
+    finish(cluster)
+
+
+def test_what_a_leader_appended_in_the_step_in_which_it_gives_up_is_written_at_once() -> None:
+    """No tick, and no message of the next leader, has to come before."""
+    cluster = running()
+    leader_id = cluster.wait_for_leader()
+    leader = core_of(cluster, leader_id)
+    isolate(cluster, leader_id)
+    assert cluster.loop.run_until(lambda: not leader.formation.peers, TIMING.heartbeat_s)
+    assert not leader.hand_over.begin(cluster.loop.time()), "there is no other voter"
+    written = leader.journal.last_index
+    leader.elections.may_lead = False
+    cluster.append(leader_id)
+    leader.step()
+    assert not leader.engine.is_leader and leader.journal.last_index == written + 1
+    assert cluster.loop.run_until(lambda: leader.journal.durable_index == written + 1, cluster.fsync_s)
     finish(cluster)

@@ -5,6 +5,8 @@ from simulation.raft_changes import ChangingQuorum
 from simulation.raft_cluster import TIMING
 from unit.kraft.raft_quorums import core_of
 
+from barnabas.kraft.quorum.config import MAX_APPLIED_PER_STEP
+from barnabas.kraft.quorum.journal_format import NO_OP
 from barnabas.kraft.quorum.snapshot_format import pack_snapshot, unpack_snapshot
 from barnabas.kraft.quorum.voters import BOOTSTRAP_INDEX, MEMBERSHIP, Membership, VoterSet, decode_voters, encode_voters
 from barnabas.kraft.raft.consensus.voter_changes import LEARNER_LAPSES_AFTER_S
@@ -84,6 +86,23 @@ def test_a_snapshot_without_a_configuration_leaves_the_first_one_in_force() -> N
     assert membership.current.ids == {0, 1, 2}
     membership.restored(VoterSet(voters=voters(0, 3), index=9), [entry(11, 0)])
     assert membership.current.ids == {0} and membership.at(10).ids == {0, 3}
+
+
+def test_a_configuration_is_forgotten_when_a_later_step_has_applied_the_next_one() -> None:
+    """A step applies some of the entries only: the last ones are applied without another commit."""
+    cluster = running(1, others=0)
+    core = core_of(cluster, 0)
+    before, term = core.journal.last_index, core.engine.term
+    for index in range(before + 1, before + MAX_APPLIED_PER_STEP + 1):
+        core.journal.add(NO_OP, index, term)
+    last = before + MAX_APPLIED_PER_STEP + 1
+    command = MEMBERSHIP + encode_voters(voters(0))
+    core.journal.add(command, last, term)
+    assert core.electorate.membership.appended((command, last, term))
+    core.journal.sync_soon()
+    assert cluster.loop.run_until(lambda: core.applier.applied_index == last, 5.0)
+    assert core.electorate.membership.at(before).index == last, "nothing needs the former one any more"
+    finish(cluster)
 
 
 def test_no_voter_is_a_peer_of_itself() -> None:

@@ -108,9 +108,8 @@ class Outbox:
         queue = self._queue
         if queue is not None and len(queue) == 1 and type(queue[0]) is bytes:  # the usual answer: one small chunk
             chunk = queue[0]
-            if len(chunk) < SENDMSG_MIN_BYTES and not (
-                self._transport_is_full or self._waits_for_socket or self._closed
-            ):
+            # Where the socket is waited for, this chunk is all that waits: the transport, whose buffer is empty, may have it.
+            if len(chunk) < SENDMSG_MIN_BYTES and not (self._transport_is_full or self._closed):
                 queue.popleft()
                 self.queued_bytes -= len(chunk)
                 self.sent_bytes += len(chunk)

@@ -11,7 +11,7 @@ from barnabas.net.client.positions.offset_lookup import EARLIEST, ISOLATION_LEVE
 
 from ..common.sink_ledger import SINKS_PREFIX
 from .data_loss import DataLossError
-from .offsets import OffsetRange
+from .offsets import OffsetRange, StreamOffset
 from .read_options import Assigned, AtOffsets, AtTime, AtTimes, Boundary, Everywhere, ReadOptions, TopicPattern, Topics
 
 logger = logging.getLogger("barnabas.spark")
@@ -64,8 +64,7 @@ class Boundaries:
                 return [item for item in assigned if item.partition < metadata.partition_count(item.topic)]
         return [partition for name in topics for partition in metadata.partitions(name)]
 
-    def topic_ids(self, partitions: Collection[TopicPartition]) -> dict[str, str]:
-        """Take them before the offsets: offsets of an older topic under the id of a newer one would pass for its own."""
+    def _topic_ids(self, partitions: Collection[TopicPartition]) -> dict[str, str]:
         return {topic: self._client.metadata.topic_id(topic) for topic in {partition.topic for partition in partitions}}
 
     async def _wait_for(self, topic: str, *, is_needed: bool) -> None:
@@ -86,6 +85,16 @@ class Boundaries:
 
     # --- where they begin and end ------------------------------------------------------------------------------------
 
+    async def start(self) -> StreamOffset:
+        """Where a query begins: the first offset to read of each partition, and the ids of the topics.
+
+        Raises as `partitions` and `starts`.
+        """
+        partitions = await self.partitions()
+        # Before the offsets: offsets of an older topic under the id of a newer one would pass for its own.
+        topic_ids = self._topic_ids(partitions)
+        return StreamOffset(offsets=await self.starts(partitions), topic_ids=topic_ids)
+
     async def starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset to read of each partition. Raises InvalidConfigError, or DataLossError if the log does not have it."""
         found = await self._resolve(self._options.start, partitions, name="startingOffsets")
@@ -105,18 +114,17 @@ class Boundaries:
         found = await self._resolve(self._options.end, partitions, name="endingOffsets")
         return found | await self._list([partition for partition, offset in found.items() if offset < 0], LATEST)
 
-    async def batch_ranges(self) -> tuple[list[OffsetRange], dict[str, str]]:
+    async def batch_ranges(self) -> tuple[list[OffsetRange], Mapping[str, str]]:
         """The ranges that a batch reads, and the ids of their topics.
 
-        Raises as `partitions` and `starts`, and DataLossError if an end is not in the log.
+        Raises as `start`, and DataLossError if an end is not in the log.
         """
-        partitions = await self.partitions()
-        topic_ids = self.topic_ids(partitions)
-        starts = await self.starts(partitions)
-        ends = await self.ends(partitions)
+        begin = await self.start()
+        ends = await self.ends(begin.offsets.keys())
         if isinstance(self._options.end, AtOffsets):
             ends = await self._within_logs(ends)
-        return [OffsetRange(partition=item, start=starts[item], end=ends[item]) for item in partitions], topic_ids
+        starts = sorted(begin.offsets.items())
+        return [OffsetRange(partition=item, start=start, end=ends[item]) for item, start in starts], begin.topic_ids
 
     async def _resolve(
         self, boundary: Boundary, partitions: Collection[TopicPartition], *, name: str

@@ -140,11 +140,8 @@ class _Driver:
     def initial_offset(self) -> StreamOffset:
         """Spark calls this twice; "latest" must not change in between."""
         if self._initial is None:
-            partitions = self._call(self._boundaries.partitions())
+            self._initial = self._call(self._boundaries.start())
             self._is_subscribed = True
-            topic_ids = self._boundaries.topic_ids(partitions)
-            starts = self._call(self._boundaries.starts(partitions))
-            self._initial = StreamOffset(offsets=starts, topic_ids=topic_ids)
         return self._initial
 
     def stop_at_ends(self) -> None:

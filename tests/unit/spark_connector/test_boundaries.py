@@ -1,8 +1,8 @@
 """What is subscribed, and where a query begins and ends, on a cluster in memory."""
 
 import json
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
 import pytest
 from unit.net.client.fake_cluster import FakeCluster
@@ -11,6 +11,7 @@ from unit.net.client.virtual_time import run
 from barnabas.log.format.record_codec import encode_batch
 from barnabas.log.vocabulary.errors import InvalidConfigError, UnknownTopicOrPartitionError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
+from barnabas.net.wire.protocol.api_keys import ApiKey
 from barnabas.spark_connector.read.boundaries import Boundaries
 from barnabas.spark_connector.read.data_loss import DataLossError
 from barnabas.spark_connector.read.offsets import OffsetRange
@@ -112,3 +113,37 @@ def test_a_stream_begins_at_the_end_unless_told_otherwise() -> None:
 
     assert ask(starts, is_stream=True, subscribe="a") == {A0: 10, A1: 30}
     assert ask(starts, is_stream=True, subscribe="a", startingOffsets=at(-2, -1)) == {A0: 0, A1: 30}
+
+
+async def ids_of_a_batch(boundaries: Boundaries) -> Mapping[str, str]:
+    return (await boundaries.batch_ranges())[1]
+
+
+async def ids_of_a_stream(boundaries: Boundaries) -> Mapping[str, str]:
+    return (await boundaries.start()).topic_ids
+
+
+@pytest.mark.parametrize("ids", [ids_of_a_batch, ids_of_a_stream])
+def test_offsets_are_not_told_under_the_id_of_a_topic_that_was_made_while_they_were_asked_for(
+    ids: Callable[[Boundaries], Awaitable[Mapping[str, str]]],
+) -> None:
+    """The client learns of the new topic behind the first answer: the ids had to be taken before it."""
+    brokers = cluster()
+
+    async def body() -> None:
+        client = brokers.client()
+        await client.start()
+
+        async def answer_and_make_again(node_id: int, request: Any) -> Any:
+            answer = brokers.list_offsets(node_id, request)
+            brokers.make_anew("a")
+            await client.refresh()
+            return answer
+
+        brokers.script(ApiKey.LIST_OFFSETS, answer_and_make_again)
+        options = parse_read_options({"bootstrap.servers": "fake:1", "assign": '{"a":[0]}'}, is_stream=False)
+        assert await ids(Boundaries(client, options)) == {"a": "a"}
+        assert client.metadata.topic_id("a") == brokers.topic_id("a") != "a"
+        await client.close()
+
+    run(body())

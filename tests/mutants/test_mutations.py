@@ -60,6 +60,18 @@ def test_the_order_of_two_checks_is_left_out() -> None:
     assert set(made("check_size(x)\nself.send(x)\n")) == {"dropped call", "swapped effects"}
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(file: File) -> None:\n    file.close()\n",
+        "def f() -> None:\n    file = g()\n    file.close()\n    file.remove()\n",
+        "def f() -> None:\n    peer = g()\n    peer.close()\n",
+    ],
+)
+def test_the_close_of_what_is_held_or_used_afterwards_is_dropped(source: str) -> None:
+    assert any("close()" not in item.applied(source) for item in mutations_of(source))
+
+
 def test_a_body_is_never_left_empty_and_the_rest_of_a_line_stays() -> None:
     source = "def f() -> None:\n    g()  # why\n"
     (mutation,) = mutations_of(source)
@@ -87,6 +99,7 @@ def test_bodies_of_all_statements_are_changed(source: str) -> None:
         "logger.warning('x', exc_info=True)\n",
         "class A:\n    def __repr__(self) -> str:\n        return show(self.a < 1)\n",
         "if TYPE_CHECKING:\n    f()\n",
+        "def f() -> None:\n    file = g()\n    file.close()\n",
     ],
 )
 def test_what_no_test_can_notice_is_left_out(source: str) -> None:

@@ -3,6 +3,8 @@
 import pytest
 
 from barnabas.consumer_groups.model.rebalance_log import RebalanceCause
+from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.consumer_groups.model.states import GroupPhase
 from barnabas.kraft.group_state.group_slots import MAX_KEPT_RESETS
 from barnabas.kraft.metadata.records import OffsetResetRecord
 from barnabas.log.vocabulary.errors import FencedMemberEpochError, GroupIdNotFoundError, InvalidRequestError
@@ -81,6 +83,19 @@ def test_members_that_run_are_fenced_by_an_undo_as_by_a_reset() -> None:
         bench.heartbeat(client.request())
     assert bench.causes().count(RebalanceCause.OFFSETS_RESET) == 2
     assert fetched(bench) == 50
+
+
+def test_members_that_are_fenced_are_assigned_at_once_also_in_a_storm_of_joins() -> None:
+    """They rejoin with the epoch of an assignment: the next one must not be put off."""
+    bench = Bench(settings=GroupSettings(assignment_interval_ms=60_000, members_assigned_at_once=0))
+    client = bench.join("a")
+    commit_as(bench, client, 50)
+    bench.join("b")
+    assert bench.phase() is GroupPhase.ASSIGNING
+    reset(bench, at(3))
+    group = bench.slots.slot(SLOT).groups[GROUP]
+    assert group.group.assignment_epoch == group.group.group_epoch
+    assert bench.phase() is not GroupPhase.ASSIGNING
 
 
 def test_nothing_to_undo_is_said_so() -> None:

@@ -93,10 +93,16 @@ class ShareBench:
             assert self.quorum.replay(record, index)
 
     def beat(
-        self, member: str, epoch: int = 0, topics: tuple[str, ...] | None = ("t",), group: str = G, user: str = "User:a"
+        self,
+        member: str,
+        epoch: int = 0,
+        topics: tuple[str, ...] | None = ("t",),
+        group: str = G,
+        user: str = "User:a",
+        rack: str | None = None,
     ) -> ConsumerGroupHeartbeatResponse:
         request = ShareGroupHeartbeatRequest(
-            group_id=group, member_id=member, member_epoch=epoch, subscribed_topics=topics
+            group_id=group, member_id=member, member_epoch=epoch, subscribed_topics=topics, rack=rack
         )
         result = self.shares.heartbeat(request, self.now_ms, principal=user)
         self.commit(result.records)
@@ -149,6 +155,24 @@ def test_members_join_stay_and_leave() -> None:
     assert bench.beat("a", 2, None).assignment == (partitions(0, 1, 2),)
     with pytest.raises(UnknownMemberIdError):
         bench.beat("b", 2, None)
+
+
+def test_a_heartbeat_changes_what_it_names_and_nothing_else() -> None:
+    bench = ShareBench()
+
+    def kept() -> tuple[str | None, tuple[str, ...]]:
+        member = bench.quorum.slot(SLOT).shares.groups[G].members["a"]
+        return member.rack, member.subscribed_topics
+
+    bench.beat("a", rack="r1")
+    bench.beat("a", 1, ("u",))
+    assert kept() == ("r1", ("u",))
+    bench.beat("a", 2, None, rack="r2")
+    assert kept() == ("r2", ("u",))
+    bench.beat("a", 3, ("t",), rack="r3")
+    assert kept() == ("r3", ("t",))
+    bench.beat("a", 4, ("t",), rack="")
+    assert kept() == ("", ("t",))
 
 
 @pytest.mark.parametrize(("epoch", "topics"), [(0, ("u",)), (1, None), (1, ("u",)), (-1, None)])

@@ -221,6 +221,18 @@ def _journal_is_trimmed_before_the_snapshot() -> AbstractContextManager[Any]:
     return patch.object(SnapshotStore, "begin", begin)
 
 
+def _truncated_entries_stay_durable() -> AbstractContextManager[Any]:
+    """The index of an entry that was on the disk counts as durable after its truncation, also for the entry that follows it."""
+    genuine = JournalWriter.truncate_from
+
+    def truncate_from(self: Any, index: int) -> None:
+        durable_index = self.durable_index
+        genuine(self, index)
+        self.durable_index = min(durable_index, index)
+
+    return patch.object(JournalWriter, "truncate_from", truncate_from)
+
+
 def _truncation_during_a_flush_is_forgotten() -> AbstractContextManager[Any]:
     """A flush that was begun before entries were replaced counts for those that replaced them."""
     genuine = JournalWriter._flushed
@@ -287,6 +299,7 @@ BUGS = [
         journal_machine.run_seed,
         {
             "a vote without fsync": _vote_without_flush,
+            "a truncated entry stays durable": _truncated_entries_stay_durable,
             "the leader counts itself before its append is durable": _durable_when_written,
             "a snapshot newer than the journal replaces it": _snapshot_swallows_the_journal,
             "the journal is trimmed before its snapshot is on the disk": _journal_is_trimmed_before_the_snapshot,

@@ -136,6 +136,8 @@ class JournalMachine:
         return [it for it in found if it[0] >= first] == [it for it in state if it[0] >= first]
 
     def note_durable(self) -> None:
+        if self.journal.durable_index > self.journal.last_index:
+            raise Violation(f"{self.journal.durable_index} is on the disk, and the last is {self.journal.last_index}")
         held = dict(self.content())
         self.durable = {index: term for index, term in held.items() if index <= self.journal.durable_index}
 
@@ -158,6 +160,7 @@ class JournalMachine:
         index = self.rng.randint(lowest, self.journal.last_index)
         self.durable = {known: term for known, term in self.durable.items() if known < index}
         self.journal.truncate_from(index)
+        self.note_durable()
         self.changed()
         self.term += 1
 

@@ -59,6 +59,8 @@ class Oracle:
         assert isinstance(core.journal, DurableJournal)
         if core.halted:
             return
+        if core.journal.durable_index > core.journal.last_index:
+            self.violations.append(f"node {node_id} holds {core.journal.durable_index} for durable, and has it no more")
         if core.journal._writer._unwritten:
             self.violations.append(f"node {node_id} left entries up to {core.journal.last_index} to the next step")
         kept, applied_index = core.electorate.membership._sets, core.applier.applied_index

@@ -148,6 +148,34 @@ def test_an_entry_leaves_before_its_leader_begins_to_flush_it() -> None:
     finish(cluster)
 
 
+def test_an_acknowledgement_leaves_with_the_end_of_its_flush() -> None:
+    """The leader waits for it, and not for a pass of the follower's loop."""
+    cluster = running()
+    leader_id = cluster.wait_for_leader()
+    cluster.loop.run_for(1.0)
+    follower = core_of(cluster, core_of(cluster, leader_id).electorate.other_ids[0]).follower
+    link = follower._transport._links[leader_id]._transport  # type: ignore[attr-defined]
+    write, on_durable = link.write, follower.on_durable
+    writes: list[bytes] = []
+    left: list[int] = []
+
+    def noted(data: bytes) -> None:
+        writes.append(bytes(data))
+        write(data)
+
+    def flushed() -> None:
+        owes, before = follower._unacknowledged is not None, len(writes)
+        on_durable()
+        if owes:
+            left.append(len(writes) - before)
+
+    link.write = noted
+    follower.on_durable = flushed  # type: ignore[method-assign]
+    _commit(cluster, leader_id)
+    assert left == [1]
+    finish(cluster)
+
+
 def test_a_follower_begins_its_flush_a_step_before_it_applies_earlier_entries() -> None:
     """Applying held the interpreter, so that the thread that flushes began when it was over."""
     cluster = running()

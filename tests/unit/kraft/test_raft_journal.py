@@ -98,6 +98,17 @@ def test_nothing_is_durable_before_its_flush_has_ended(bench: Bench) -> None:
     assert bench.durable == [1]
 
 
+@pytest.mark.parametrize("index", [1, 2, 3])
+def test_what_was_truncated_is_not_durable_any_more(bench: Bench, index: int) -> None:
+    journal = bench.filled(3)
+    journal.truncate_from(index)
+    assert journal.durable_index == journal.last_index == index - 1
+    journal.add(b"\0other", index, 2)
+    assert journal.durable_index == index - 1, "the other entry is in memory alone"
+    bench.flush(journal)
+    assert journal.durable_index == index
+
+
 def test_what_comes_during_a_flush_goes_with_the_next_one(bench: Bench) -> None:
     journal = bench.open()
     journal.add(b"\0a", 1, 1)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import BinaryIO, Final, Protocol
 
 from .ports import NoFreePorts, free_ports
 from .secure_layout import SECURITY, USUAL_PROTOCOL
@@ -75,6 +75,7 @@ class Plan:
     client_protocol: str = USUAL_PROTOCOL  # of a secure cluster: how clients connect, one of CLIENT_PROTOCOLS
     own_keys: Mapping[int, Mapping[str, str]] = field(default_factory=dict)  # of single brokers, beside `overrides`
     launcher: tuple[str, ...] = LAUNCHER  # the path of the configuration is appended
+    spawn: "Spawn" = field(default_factory=lambda: spawn_process)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -499,7 +500,7 @@ def _start_broker(plan: Plan, node_id: int, ports: NodePorts, voters: str, machi
         **plan.own_keys.get(node_id, {}),
     }
     write_properties(folder / "server.properties", values)
-    process = launch(plan.launcher, folder, die_with_parent=plan.die_with_parent)
+    process = launch(plan.launcher, folder, die_with_parent=plan.die_with_parent, spawn=plan.spawn)
     return Broker(node_id=node_id, folder=folder, address=address, process=process)
 
 
@@ -523,23 +524,43 @@ def write_properties(path: Path, values: Mapping[str, str]) -> None:
     path.write_text("".join(f"{key}={value}\n" for key, value in values.items()), encoding="utf-8")
 
 
+class Spawn(Protocol):
+    """Starts a process in a session of its own, without input. Its output goes to `log`."""
+
+    def __call__(
+        self, command: Sequence[str], log: BinaryIO, environment: Mapping[str, str], *, die_with_parent: bool
+    ) -> "subprocess.Popen[bytes]": ...
+
+
+def spawn_process(
+    command: Sequence[str], log: BinaryIO, environment: Mapping[str, str], *, die_with_parent: bool
+) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,  # only the parent receives Ctrl-C, and then stops the brokers in order
+        preexec_fn=end_with_parent if die_with_parent and sys.platform == "linux" else None,
+    )
+
+
 def launch(
     launcher: tuple[str, ...],
     folder: Path,
     *,
     die_with_parent: bool = False,
     environment: Mapping[str, str] = MappingProxyType({}),
+    spawn: Spawn = spawn_process,
 ) -> "subprocess.Popen[bytes]":
     """Start the broker of this folder; its output is added to its log. `environment`: beside `clean_environment`."""
     with (folder / "broker.log").open("ab") as log:
-        process = subprocess.Popen(
+        process = spawn(
             [*launcher, str(folder / "server.properties")],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**clean_environment(), **environment},
-            start_new_session=True,  # only the parent receives Ctrl-C, and then stops the brokers in order
-            preexec_fn=end_with_parent if die_with_parent and sys.platform == "linux" else None,
+            log,
+            {**clean_environment(), **environment},
+            die_with_parent=die_with_parent,
         )
     write_pid_file(folder / "broker.pid", process.pid)
     return process

@@ -34,6 +34,7 @@ from barnabas.net.base.local.local_cluster import (
 from barnabas.net.base.local.secure_layout import PLAIN_TEXT
 
 from ..faults.orders import Order, decode_answer, encode
+from .forked_brokers import fork_broker
 from .lasting_thread import in_lasting_thread
 
 Address = tuple[str, int]
@@ -114,7 +115,11 @@ class BrokerProcess:
         self._log_start = self.log_size() if self.log_path.exists() else 0
         self._process = in_lasting_thread(
             lambda: launch(
-                self.launcher, self.folder, die_with_parent=self._die_with_parent, environment=self.environment
+                self.launcher,
+                self.folder,
+                die_with_parent=self._die_with_parent,
+                environment=self.environment,
+                spawn=fork_broker,
             )
         )
 
@@ -218,6 +223,7 @@ class Processes:
             client_protocol=client_protocol,
             own_keys=own_keys,
             launcher=program or (*under_orders, "--control", str(self._control), "--config"),
+            spawn=fork_broker,
         )
         self.brokers: list[BrokerProcess] = []
 

@@ -1,0 +1,152 @@
+"""`fork_broker`: starts broker processes as forks of a server that has their modules (`fork_server`), where that is possible.
+
+The first broker costs as much as a process of its own, each later one a tenth. The server belongs to this process, and ends with
+it. Elsewhere than on Linux, and for other programs, Pythons or environments, `spawn_process` starts the broker.
+"""
+
+import atexit
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import BinaryIO, Final
+
+from barnabas.net.base.local.local_cluster import ClusterError, spawn_process
+
+from .fork_server import MAX_ORDER_BYTES, ForkOrder, decoded_pid, decoded_status
+
+_PROGRAM: Final = (sys.executable, "-P", "-m")
+_MODULES: Final = ("barnabas", "barnabas.net.testing.brokers.broker_main")
+_SERVER: Final = "barnabas.net.testing.brokers.fork_server"
+MAX_SERVERS: Final = 4  # of a process that changes its environment again and again
+_ANSWER_S: Final = 60.0  # for the imports of the server, which take a second on an idle machine
+# They change what the interpreter or the modules are, which the server has already.
+_BEFORE_START: Final = ("PYTHON", "LD_", "BARNABAS_PURE", "OPENSSL_", "MALLOC_")
+
+
+class ForkedProcess(subprocess.Popen[bytes]):
+    """As a process that `subprocess` has started. Its parent is the server, which tells how it ended."""
+
+    def __init__(self, command: Sequence[str], pid: int, status: socket.socket) -> None:
+        self._child_created = False  # for the class, there is nothing to await
+        self._communication_started = False
+        self.args = command
+        self.pid = pid
+        self.returncode: int | None = None
+        self.stdin = self.stdout = self.stderr = None
+        self._status: Final = status
+        self._lock: Final = threading.Lock()
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                assert timeout is not None
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            with self._lock:
+                if self.returncode is None:
+                    told = self._status.recv(16)
+                    # Without a word, the server has been killed, and the kernel has ended what was to die with it.
+                    self.returncode = decoded_status(told) if told else -9
+                    self._status.close()
+        return self.returncode
+
+
+class _ForkServer:
+    """A server of this process. It starts with the first broker."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._orders.settimeout(_ANSWER_S)
+        with theirs:
+            self._process = subprocess.Popen(
+                [*_PROGRAM, _SERVER], stdin=theirs.fileno(), start_new_session=True, cwd="/"
+            )
+
+    def fork(self, command: Sequence[str], log: BinaryIO, order: bytes) -> ForkedProcess:
+        """Raises ClusterError if the server does not answer."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs, self._lock:
+                socket.send_fds(self._orders, [order], [log.fileno(), theirs.fileno()])
+                told = self._orders.recv(16)
+        except OSError as error:
+            ours.close()
+            raise ClusterError(f"the server that forks brokers does not answer: {error}") from error
+        if not told:
+            ours.close()
+            raise ClusterError(f"the server that forks brokers has ended with {self._process.wait()}")
+        return ForkedProcess(command, decoded_pid(told), ours)
+
+    def end(self) -> None:
+        self.forget()
+        self._process.wait()
+
+    def forget(self) -> None:
+        """In a fork of this process, which must not keep the server alive."""
+        self._orders.close()
+
+
+_SERVERS: Final[dict[frozenset[tuple[str, str]], _ForkServer]] = {}  # by what their environments have of _BEFORE_START
+_LOCK: Final = threading.Lock()
+
+
+def fork_broker(
+    command: Sequence[str], log: BinaryIO, environment: Mapping[str, str], *, die_with_parent: bool
+) -> "subprocess.Popen[bytes]":
+    """A `Spawn`. Limits of resources, the umask and the priority are those that this process had at its first broker.
+
+    Raises ClusterError.
+    """
+    server = _server_for(command, environment)
+    if server is not None:
+        order = ForkOrder(
+            module=command[len(_PROGRAM)],
+            arguments=list(command[len(_PROGRAM) + 1 :]),
+            environment=dict(environment),
+            folder=os.getcwd(),
+            die_with_parent=die_with_parent,
+        ).encoded()
+        if len(order) <= MAX_ORDER_BYTES:
+            return server.fork(command, log, order)
+    return spawn_process(command, log, environment, die_with_parent=die_with_parent)
+
+
+def _server_for(command: Sequence[str], environment: Mapping[str, str]) -> _ForkServer | None:
+    is_known = tuple(command[: len(_PROGRAM)]) == _PROGRAM and command[len(_PROGRAM)] in _MODULES
+    relevant = _relevant(environment)
+    # The server has the environment of this process.
+    if sys.platform != "linux" or not is_known or relevant != _relevant(os.environ):
+        return None
+    with _LOCK:
+        if relevant not in _SERVERS and len(_SERVERS) < MAX_SERVERS:
+            _SERVERS[relevant] = _ForkServer()
+        return _SERVERS.get(relevant)
+
+
+def _relevant(environment: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    return frozenset(item for item in environment.items() if item[0].startswith(_BEFORE_START))
+
+
+@atexit.register
+def _end_all() -> None:
+    for server in _SERVERS.values():
+        server.end()
+
+
+def _forget_all() -> None:
+    for server in _SERVERS.values():
+        server.forget()
+    _SERVERS.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)

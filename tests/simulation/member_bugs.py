@@ -9,7 +9,7 @@ from unit.consumer_groups.classic_simulation import ClassicSimulation
 from barnabas.consumer_groups.classic import membership as classic_membership
 from barnabas.consumer_groups.classic.group import ClassicGroup
 from barnabas.consumer_groups.classic.rebalancing import ClassicRebalancing
-from barnabas.consumer_groups.members import heartbeat_checks, membership
+from barnabas.consumer_groups.members import assigned_offsets, heartbeat_checks, membership
 from barnabas.consumer_groups.members.parked_heartbeats import ParkedHeartbeats
 from barnabas.consumer_groups.model.decision import Decision
 from barnabas.consumer_groups.model.settings import GroupSettings
@@ -17,8 +17,9 @@ from barnabas.consumer_groups.model.states import GroupPhase
 from barnabas.consumer_groups.subscriptions import subscriptions
 from barnabas.consumer_groups.subscriptions.match_budget import MatchBudget
 from barnabas.consumer_groups.subscriptions.pattern_matches import Pattern, PatternMatches
+from barnabas.kraft.group_state.group_slots import PartitionKey, SlotState
 from barnabas.log.vocabulary.errors import InvalidRequestError
-from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest
+from barnabas.log.vocabulary.group_messages import NO_OFFSET, CommittedOffset, ConsumerGroupHeartbeatRequest
 
 from .planted import Plant, planted
 
@@ -80,6 +81,11 @@ def _looks_at_every_field(request: ConsumerGroupHeartbeatRequest, settings: Grou
         raise InvalidRequestError("rebalance timeout 0 ms; it must be positive")
 
 
+def _knows_no_commit(state: SlotState, group_id: str, key: PartitionKey, topic_id: str) -> CommittedOffset:
+    """An assignment tells the member to begin where `auto_offset_reset` says."""
+    return CommittedOffset(topic=key[0], partition=key[1], offset=NO_OFFSET, topic_id=topic_id)
+
+
 def _instead(module: object, name: str, planted: object) -> Plant:
     return lambda: patch.object(module, name, planted)
 
@@ -97,6 +103,7 @@ BUGS = [
             ),
             "a decision matches for too long": _instead(member_simulation, "MatchBudget", _NeverEmpty),
             "a leave is refused": _instead(membership, "check_request", _looks_at_every_field),
+            "an assignment comes without its offsets": _instead(assigned_offsets, "committed_offset", _knows_no_commit),
             "parked heartbeats hear of nothing": _instead(membership, "ParkedHeartbeats", _TellsNobody),
             "a superseded heartbeat is answered last": _instead(membership, "ParkedHeartbeats", _ForgetsWhoWaits),
         },

@@ -5,6 +5,7 @@ The shell is simulated as `coordinator.py` demands it: results queue up for the 
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -37,6 +38,7 @@ from barnabas.log.vocabulary.group_messages import (
 from .explained_moves import check_moves, readers_of
 from .simulated_wishes import LEAVING_FIELDS, LONG_NAME, PATTERNS, WISHES, Wish
 from .timers import check_timers
+from .told_positions import told_positions
 
 GROUP = "simulated"
 SLOT = slot_of(GROUP)
@@ -126,6 +128,7 @@ class Simulation:
         self.reset_generation = 0
         self.moves_checked = 0
         self.parked: dict[Ticket, Hear] = {}
+        self.deleted: Counter[str] = Counter()  # topics, how many times
         self.tickets_given = 0
         self.expected: dict[PartitionKey, tuple[int, str]] = {}  # offset and metadata of the last applied commit
         self.settings = SETTINGS
@@ -234,7 +237,7 @@ class Simulation:
 
     def tick(self, pass_ms: int) -> None:
         self.now_ms += pass_ms
-        result = self.coordinator.tick(self.now_ms)
+        result = self.coordinator.tick(self.now_ms, topic_ids=self.topic_ids)
         self.queue.append(Append(records=result.records, answers=result.answers))
         deadline_ms = self.coordinator.next_deadline_ms()
         assert deadline_ms is None or deadline_ms > self.now_ms, "a tick leaves nothing undone"
@@ -259,6 +262,7 @@ class Simulation:
         self.queue.append(Append(records=result.records, answers=result.answers))
 
     def delete_topic(self, name: str) -> None:
+        self.deleted[name] += 1
         self.slots.delete_topic(name)
         self.expected = {key: value for key, value in self.expected.items() if key[0] != name}
 
@@ -308,6 +312,7 @@ class Simulation:
             subscribed_topics=client.topics if full else None,
             subscribed_pattern=client.pattern if full else None,
             owned=owned,
+            wants_offsets=client.request_number % 2 == 0,  # others fetch
         )
 
     def heartbeat(self, client: Client, *, faults: bool) -> None:
@@ -323,7 +328,7 @@ class Simulation:
             return
         for _ in range(2 if 0.05 <= dice < 0.12 else 1):  # or comes twice
             try:
-                result = self.coordinator.heartbeat(request, self.now_ms)
+                result = self.coordinator.heartbeat(request, self.now_ms, topic_ids=self.topic_ids)
             except BarnabasError:
                 self.queue.append(Append(records=(), deliver=lambda: self.fenced(client, number)))
                 return
@@ -356,7 +361,8 @@ class Simulation:
             if not is_lost:
                 self.parked[self.tickets_given] = hear
             try:
-                result = self.coordinator.poll_heartbeat(request, self.tickets_given, self.now_ms)
+                ids = self.topic_ids
+                result = self.coordinator.poll_heartbeat(request, self.tickets_given, self.now_ms, topic_ids=ids)
             except BarnabasError:
                 self.parked.pop(self.tickets_given, None)
                 self.queue.append(Append(records=(), deliver=lambda: self.fenced(client, number)))
@@ -371,6 +377,13 @@ class Simulation:
         client.waiting = False
         client.reported, client.reported_wish = said
         client.take(response)
+        for key, position in told_positions(response, self.expected, self.topic_ids).items():
+            if key in client.reading - client.fetching:
+                client.positions.setdefault(key, position)
+
+    @property
+    def topic_ids(self) -> dict[str, str]:
+        return {name: f"{name}/{self.deleted[name]}" for name in (*self.topics, *self.deleted)}
 
     def fenced(self, client: Client, number: int) -> None:
         if not client.crashed and number == client.request_number and client.waiting:

@@ -84,6 +84,15 @@ def test_a_number_may_take_more_bytes_than_it_needs() -> None:
     walk(bytes([data[0] | 0x80, 0]) + data[1:7] + bytes([data[7] | 0x80, 0]) + data[8:], 2)
 
 
+@pytest.mark.parametrize("position", [2, 3, 4, 5, 6])
+def test_each_number_of_a_record_may_take_more_bytes_than_it_needs(position: int) -> None:
+    """The timestamp, the offset, the lengths of key and value, and the number of headers."""
+    data = records(b"")
+    assert len(data) == 7 and data[position] < 0x80
+    longer = bytes([data[0] + 2]) + data[1:position] + bytes([data[position] | 0x80, 0]) + data[position + 1 :]
+    walk(longer, 1)
+
+
 def test_keys_are_asked_of_compacted_topics_only() -> None:
     data = records(b"a", b"b", keys=[b"k", None])
     walk(data, 2)

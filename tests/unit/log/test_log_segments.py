@@ -167,6 +167,16 @@ def test_a_segment_is_as_old_as_its_begin() -> None:
     assert [segment.base_offset for segment in log.segments.all] == [5]
 
 
+@pytest.mark.parametrize("timestamps_ms", [(NOW_MS, -1), (-1, NOW_MS), (-1, -1)])
+def test_a_segment_ages_by_the_clock_if_its_first_or_its_newest_record_has_no_timestamp(
+    timestamps_ms: tuple[int, int],
+) -> None:
+    log = open_log(SimulatedDisk(), config=LogConfig(segment_ms=1_000))
+    for now_ms, timestamp_ms in zip((NOW_MS, NOW_MS + 1_500), timestamps_ms, strict=True):
+        log.append_as_leader(batch_of(b"a", timestamp_ms=timestamp_ms), leader_epoch=0, now_ms=now_ms)
+    assert [segment.base_offset for segment in log.segments.all] == [0, 1]
+
+
 def test_a_segment_that_was_cut_to_nothing_is_as_old_as_its_next_batch() -> None:
     log = open_log(SimulatedDisk(), config=LogConfig(segment_ms=1_000))
     append(log, b"a", b"b")

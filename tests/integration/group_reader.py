@@ -52,5 +52,11 @@ def shared_out(readers: list[Reader], wanted: set[TopicPartition]) -> bool:
     return len(owned) == len(set(owned)) and set(owned) == wanted
 
 
+def shared_evenly(readers: list[Reader], wanted: set[TopicPartition]) -> bool:
+    """No member has two partitions more than another. Before it is so, one that came early may have more, and give it away."""
+    counts = [len(reader.owned) for reader in readers]
+    return shared_out(readers, wanted) and max(counts) - min(counts) <= 1
+
+
 def places(**topics: int) -> set[TopicPartition]:
     return {TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from integration.cluster import Cluster, full_isr, until
-from integration.group_reader import Reader, places, shared_out
+from integration.group_reader import Reader, places, shared_evenly
 from integration.load import Load
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
@@ -31,14 +31,7 @@ async def test_broker_churn_causes_no_rebalance(new_cluster: Callable[..., Clust
             TOPIC, partitions=PARTITIONS, replication_factor=3, configs={"min.insync.replicas": "2"}
         )
         readers = [await stack.enter_async_context(Reader(cluster.bootstrap, GROUP, TOPIC)) for _ in range(MEMBERS)]
-        await until(
-            # Not before the shares are equal: a member that came early has more at first, and gives it to one that came late.
-            lambda: (
-                shared_out(readers, places(orders=PARTITIONS))
-                and all(len(reader.owned) == PARTITIONS // MEMBERS for reader in readers)
-            ),
-            "every member has its share",
-        )
+        await until(lambda: shared_evenly(readers, places(orders=PARTITIONS)), "every member has its share")
         load = await stack.enter_async_context(Load(cluster.bootstrap, TOPIC, partitions=PARTITIONS))
         before = await until(lambda: described_whole(admin), "the coordinator knows what every member has")
         for reader in readers:

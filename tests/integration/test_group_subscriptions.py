@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 from integration.cluster import Cluster, until
-from integration.group_reader import Reader, places, shared_out
+from integration.group_reader import Reader, places, shared_evenly, shared_out
 from integration.load import send
 
 
@@ -20,9 +20,7 @@ async def test_several_topics_are_shared_out_evenly(shared_cluster: Cluster) -> 
             await stack.enter_async_context(Reader(cluster.bootstrap, "books", "debits", "credits")) for _ in range(2)
         ]
         wanted = places(debits=3, credits=3)
-        await until(
-            lambda: shared_out(readers, wanted) and [len(it.owned) for it in readers] == [3, 3], "three partitions each"
-        )
+        await until(lambda: shared_evenly(readers, wanted), "three partitions each")
         for topic, number in wanted:
             await send(cluster.bootstrap, topic, [b"entry"], partition=number)
         await until(lambda: sum(sum(it.read.values()) for it in readers) == len(wanted), "every record is read")
@@ -77,11 +75,11 @@ async def test_more_members_than_partitions_leave_some_idle_without_harm(shared_
             return len((await admin.describe_group("many")).members) == members
 
         await until(all_have_joined, "all members have joined")
-        await until(lambda: shared_out(readers, wanted), "every partition is read")
+        await until(lambda: shared_evenly(readers, wanted), "every partition is read, each by another member")
         idle = [reader for reader in readers if not reader.owned]
         assert len(idle) == members - len(wanted)
         busy = next(reader for reader in readers if reader.owned)
         await busy.close()
         readers.remove(busy)
-        await until(lambda: shared_out(readers, wanted), "an idle member takes over what the other one read")
+        await until(lambda: shared_evenly(readers, wanted), "an idle member takes over what the other one read")
         assert any(reader.owned for reader in idle)

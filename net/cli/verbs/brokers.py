@@ -1,5 +1,6 @@
 """`barnabas broker ...`: run one broker in the foreground, and operate on running brokers."""
 
+import gc
 import importlib
 import os
 import sys
@@ -7,6 +8,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ..frame.command import Context, Verb, key_value, number_from
@@ -38,7 +40,16 @@ def _start(arguments: Namespace) -> int:
         return ExitCode.OK
     # By name: the broker is the composition root above all others, and help must not import it.
     with local_cluster.own_pid_file(arguments.config, config.node_id) as mark_decommissioned:
-        return int(importlib.import_module("barnabas.net.broker.broker_process").run(config, mark_decommissioned))
+        return int(load_uncollected("barnabas.net.broker.broker_process").run(config, mark_decommissioned))
+
+
+def load_uncollected(module: str) -> ModuleType:
+    """Import a module without collections of cyclic garbage: what modules make stays, and each collection walks all of it."""
+    gc.disable()
+    try:
+        return importlib.import_module(module)
+    finally:
+        gc.enable()
 
 
 def _node_argument(parser: ArgumentParser) -> None:

@@ -12,6 +12,9 @@ import pytest
 import two_ends
 from _pytest.unraisableexception import collect_unraisable
 
+# Until all tests are collected (`pytest_collection_finish`): what is made until then stays, and each collection walks all of it.
+gc.disable()
+
 # How long an example takes says how busy the machine is, and nothing about the code.
 hypothesis.settings.register_profile("barnabas", deadline=None)
 hypothesis.settings.load_profile("barnabas")
@@ -69,6 +72,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """What was collected stays to the end: simulations, which begin with a garbage collection, need not walk it each time."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

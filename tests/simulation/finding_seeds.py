@@ -33,6 +33,7 @@ FINDING_SEEDS: Final[dict[tuple[str, str], int]] = {  # by level and name
     ("journal", "the journal is trimmed before its snapshot is on the disk"): 13,
     ("journal", "the leader counts itself before its append is durable"): 2,
     ("quorum", "a commit index beyond what was compared"): 6,
+    ("quorum", "a connection that claims to be a voter is one"): 119,
     ("quorum", "a hello is not corrected"): 26,
     ("quorum", "a minority commits"): 9,
     ("cluster", "a power loss that is not noticed"): 4,

@@ -123,6 +123,11 @@ long)
     long scripts/hostile
     long env BARNABAS_PGBENCH_KILLS=20 pytest -q tests/integration/test_pgbench_kills.py
     long scripts/other-spark
+    # The campaigns of which the complete run has only the first seeds.
+    long env BARNABAS_SIMULATION_SEEDS=60 BARNABAS_SIMULATION_SECONDS="$seconds" BARNABAS_SHARE_SIMULATION_SEEDS=60 \
+        BARNABAS_GROUP_SIMULATION_SEEDS=60 BARNABAS_GROUP_SIMULATION_SECONDS="$seconds" BARNABAS_PURE_SEEDS=1000 \
+        pytest -q -n 2 tests/simulation/test_cluster.py tests/simulation/test_group_cluster.py \
+        tests/simulation/test_share_cluster.py tests/simulation/test_pure_machines.py
     long scripts/simulate --seconds "$seconds" --jobs 2
     long scripts/simulate --groups --seconds "$seconds" --jobs 2
     long scripts/mutants --count $((seconds / 60 + 1)) --seed "$seed"

@@ -21,6 +21,7 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.log.vocabulary.group_messages import (
     ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
     PartitionOutcome,
     UndoOffsetResetResponse,
 )
@@ -276,14 +277,20 @@ def _member(request: ConsumerGroupHeartbeatRequest, access: Access) -> None:
     subscribe(access, request.subscribed_topics or (), request.subscribed_pattern)
 
 
-_waiting_member = while_permitted(_member)
-
-
 def _heartbeat(request: ConsumerGroupHeartbeatRequest, access: Access) -> Partly | None:
-    if request.max_wait_ms > 0:
-        return _waiting_member(request, access)
+    """The offsets of an assignment need what a fetch of them needs: a short heartbeat names no topics, and those of the
+    subscription may have been permitted once only."""
     _member(request, access)
-    return None
+    if access.is_super:
+        return None
+
+    def finish(response: ConsumerGroupHeartbeatResponse) -> ConsumerGroupHeartbeatResponse:
+        if request.max_wait_ms > 0:
+            _member(request, access)
+        shown = tuple(item for item in response.offsets if access.may_topic(Operation.DESCRIBE, item.topic))
+        return replace(response, offsets=shown)
+
+    return Partly(request, finish)
 
 
 def _fetch_offsets(request: q.OffsetFetchRequest, access: Access) -> Partly | None:

@@ -11,6 +11,7 @@ from unit.net.access.access_world import TOPICS, AccessWorld, allow, everything
 from barnabas.log.vocabulary.access.acls import Operation, ResourceKind
 from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.group_messages import (
+    CommittedOffset,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     UndoneOffset,
@@ -80,6 +81,20 @@ def test_an_assignment_that_was_waited_for_needs_the_permission_too() -> None:
         answer = world.ask(beat).answer()
         assert (answer == told) == (wait_ms == 0)
         assert answer == told or answer.error == ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+def test_offsets_come_with_an_assignment_for_topics_that_may_be_described() -> None:
+    """A short heartbeat names no topics: the permission for one may be gone, and a fetch of its offsets would be refused."""
+    found = tuple(CommittedOffset(topic=name, partition=0, offset=7, topic_id=TOPICS[name]) for name in ("t", "secret"))
+    told = ConsumerGroupHeartbeatResponse(member_id="m", member_epoch=2, heartbeat_interval_ms=1, offsets=found)
+    acls = (allow(Operation.READ, ResourceKind.GROUP, "g"), READ_T)
+    for wait_ms in (0, 30_000):
+        beat = ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id="m", member_epoch=1, max_wait_ms=wait_ms, wants_offsets=True
+        )
+        answer: Any = AccessWorld(*acls, respond=lambda _: told).ask(beat).answer()
+        assert answer == replace(told, offsets=found[:1])
+        assert AccessWorld(*everything(), respond=lambda _: told).ask(beat).answer() == told
 
 
 def test_metadata_that_was_waited_for_names_no_topic_that_may_not_be_described_any_more() -> None:

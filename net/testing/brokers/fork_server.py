@@ -5,10 +5,12 @@ orders. It has one thread and no event loop: what is forked must hold no lock.
 
 An order is a message on the socket that is its standard input: the JSON of a `ForkOrder`, and two descriptors, for the output of
 the broker and for its end of a socket. There the server writes the exit status when the broker has ended. The answer to an order
-is the process id. The server ends with the process that has started it, and with it the brokers that are to die with that.
+is the process id, or why there is none. The server ends with the process that has started it, and with it the brokers that are to
+die with that.
 """
 
 import ctypes
+import errno
 import gc
 import importlib
 import json
@@ -20,6 +22,7 @@ import signal
 import socket
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NoReturn
 
@@ -54,11 +57,12 @@ def decoded_order(data: bytes) -> ForkOrder:
 
 
 def encoded_pid(pid: int) -> bytes:
-    return pid.to_bytes(_PID_BYTES, "little")
+    """`pid`: or the negative number of the error, if the system has forked no process."""
+    return pid.to_bytes(_PID_BYTES, "little", signed=True)
 
 
 def decoded_pid(data: bytes) -> int:
-    return int.from_bytes(data, "little")
+    return int.from_bytes(data, "little", signed=True)
 
 
 def encoded_status(code: int) -> bytes:
@@ -112,12 +116,28 @@ class _Server:
             os.waitpid(pid, 0)
 
     def _fork(self, order: ForkOrder, log: int, status: int) -> None:
-        pid = os.fork()
+        end = socket.socket(fileno=status)
+        try:
+            pid = -errno.ECANCELED if _is_given_up(end) else os.fork()
+        except OSError as error:  # too many processes, or no memory: the brokers that there are live on
+            pid = -(error.errno or errno.EAGAIN)
         if pid == 0:
             _become(order, log)
         os.close(log)
-        self._ends[pid] = socket.socket(fileno=status)
-        self._orders.send(encoded_pid(pid))
+        if pid > 0:
+            self._ends[pid] = end
+        else:
+            end.close()
+        with suppress(BrokenPipeError):  # The other end is closed: the next thing to receive says so.
+            self._orders.send(encoded_pid(pid))
+
+
+def _is_given_up(end: socket.socket) -> bool:
+    """Whether the process that has sent the order does not wait for it any more."""
+    try:
+        return not end.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
 
 
 def _become(order: ForkOrder, log: int) -> NoReturn:

@@ -1,8 +1,11 @@
 """Brokers that are forked behave as processes that were started for themselves: output, end, environment, owner."""
 
+import errno
 import os
+import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -10,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.net.base.local.local_cluster import LAUNCHER, Spawn, clean_environment, spawn_process
+from barnabas.net.base.local.local_cluster import LAUNCHER, ClusterError, Spawn, clean_environment, spawn_process
 from barnabas.net.testing.brokers import forked_brokers
-from barnabas.net.testing.brokers.fork_server import MAX_ORDER_BYTES
+from barnabas.net.testing.brokers.fork_server import MAX_ORDER_BYTES, ForkOrder, decoded_pid
 from barnabas.net.testing.brokers.forked_brokers import ForkedProcess, fork_broker
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="brokers are forked on Linux")
@@ -139,3 +142,93 @@ def test_a_fork_of_the_owner_does_not_share_its_server(tmp_path: Path) -> None:
         os._exit(len(forked_brokers._SERVERS))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert forked_brokers._SERVERS
+
+
+def server_of_this_process() -> "forked_brokers._ForkServer":
+    return next(iter(forked_brokers._SERVERS.values()))
+
+
+def test_a_process_with_many_open_files_starts_brokers(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2_048), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+    try:
+        assert started(fork_broker, tmp_path, "x").wait(LIMIT_S) == 1
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_the_answer_to_an_order_that_was_given_up_is_not_taken_for_that_to_the_next(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("before", "given-up", "next")]
+    for folder in folders:
+        folder.mkdir()
+    assert started(fork_broker, folders[0], "x").wait(LIMIT_S) == 1
+    late = server_of_this_process()
+    late._process.send_signal(signal.SIGSTOP)
+    late._orders.settimeout(0.01)
+    with pytest.raises(ClusterError, match="does not answer"):
+        started(fork_broker, folders[1], "x")
+    late._process.send_signal(signal.SIGCONT)
+    assert select.select([late._orders], [], [], LIMIT_S)[0]
+    assert decoded_pid(late._orders.recv(16)) == -errno.ECANCELED, "no broker is started that has no owner"
+    with (folders[1] / "broker.log").open("ab") as log, pytest.raises(ClusterError, match="earlier order"):
+        late.fork([], log, b"")
+    assert started(fork_broker, folders[2], "x").wait(LIMIT_S) == 1
+    assert server_of_this_process() is not late and (folders[2] / "broker.log").read_text()
+    forked_brokers._LOST.remove(late)
+    late.end()
+
+
+def test_a_broker_whose_server_was_killed_runs_until_it_ends(tmp_path: Path, ports: list[int]) -> None:
+    broker = running(tmp_path, ports)
+    server = server_of_this_process()
+    server._process.kill()
+    server._process.wait()
+    assert broker.poll() is None, "it is not to die with the server"
+    with pytest.raises(subprocess.TimeoutExpired):
+        broker.wait(0.01)
+    again = tmp_path / "again"
+    again.mkdir()
+    assert started(fork_broker, again, "x").wait(LIMIT_S) == 1, "another server starts it"
+    broker.kill()
+    assert broker.wait(LIMIT_S) == broker.poll() == -signal.SIGKILL
+    forked_brokers._LOST.remove(server)
+    server.end()
+
+
+def server_of(orders_end: socket.socket, before: str = "") -> "subprocess.Popen[bytes]":
+    """A server that runs `before` first."""
+    code = f"{before}\nfrom barnabas.net.testing.brokers.fork_server import main\nmain()"
+    with orders_end:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", code], stdin=orders_end.fileno(), stderr=subprocess.PIPE, cwd="/"
+        )
+
+
+ORDER = ForkOrder(module="barnabas", arguments=[], environment={}, folder="/", die_with_parent=True).encoded()
+CANNOT_FORK = "import errno, os\ndef refuse():\n    raise OSError(errno.EAGAIN, 'too many')\nos.fork = refuse"
+
+
+def test_a_server_that_cannot_fork_says_why_and_goes_on(tmp_path: Path) -> None:
+    orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server = server_of(theirs, CANNOT_FORK)
+    orders.settimeout(LIMIT_S)
+    with orders, (tmp_path / "log").open("wb") as log:
+        for _ in range(2):
+            ours, end = socket.socketpair()
+            with ours, end:
+                socket.send_fds(orders, [ORDER], [log.fileno(), end.fileno()])
+                assert decoded_pid(orders.recv(16)) == -errno.EAGAIN
+    assert server.communicate(timeout=LIMIT_S) == (None, b"") and server.returncode == 0
+
+
+def test_a_server_whose_owner_has_gone_since_the_order_starts_no_broker(tmp_path: Path) -> None:
+    orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours, end = socket.socketpair()
+    with orders, (tmp_path / "log").open("wb") as log, ours, end:
+        socket.send_fds(orders, [ORDER], [log.fileno(), end.fileno()])
+    server = server_of(theirs)
+    assert server.communicate(timeout=LIMIT_S) == (None, b"") and server.returncode == 0
+    assert (tmp_path / "log").read_bytes() == b""

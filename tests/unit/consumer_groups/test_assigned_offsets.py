@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from barnabas.consumer_groups.members.assigned_offsets import MAX_ASSIGNED_OFFSETS
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
-from .coordinator_bench import GROUP, Bench
+from .coordinator_bench import GROUP, Bench, T, settle
 from .test_offsets import at, commit, commit_as, reset
+from .test_slot_coordinator import slot_of_bench
 from .test_transactional_offsets import World
 
 IDS = {"t": "id of t"}
@@ -39,6 +40,26 @@ def test_an_assignment_brings_what_a_fetch_would_answer_without_metadata() -> No
     fetched = bench.coordinator.offsets.fetch(GROUP, partitions=tuple(("t", n) for n in range(4)), topic_ids=IDS)
     assert told.offsets == tuple(replace(item, metadata="") for item in fetched)
     assert offsets_in(told) == {0: 5, 1: -1, 2: 7, 3: -1}
+
+
+def test_only_partitions_that_are_new_to_the_member_come_with_offsets() -> None:
+    bench = Bench()
+    first, second = bench.join("a"), bench.join("b")
+    settle(first, second)
+    had = {number for _, number in first.owned}
+    assert 0 < len(had) < len(T)
+    second.beat(member_epoch=-1, owned=None)
+    told = beat(bench, first.request(owned=None, wants_offsets=True))
+    assert told.assignment is not None and offsets_in(told).keys() == {number for _, number in T} - had
+
+
+def test_a_member_that_says_it_owns_nothing_gets_the_offsets_of_all() -> None:
+    """It has not received what the coordinator has assigned to it before."""
+    bench = Bench(topics={"t": 4, "u": 1})
+    told = beat(bench, JOIN)
+    assert offsets_in(told).keys() == {0, 1, 2, 3}
+    again = beat(bench, replace(JOIN, member_epoch=told.member_epoch, subscribed_topics=("t", "u")))
+    assert offsets_in(again).keys() == {0, 1, 2, 3}
 
 
 def test_a_member_that_does_not_ask_for_them_gets_none() -> None:
@@ -99,7 +120,7 @@ def test_a_waiting_member_gets_the_last_commit_of_the_owner_before() -> None:
         commit(bench, at(10 + number, partition=number), member_id=first.member, member_epoch=first.epoch)
     first.beat()  # It has let go of what is not assigned to it.
     bench.now_ms += 1
-    woken = bench.coordinator.tick(bench.now_ms, topic_ids=IDS)
+    woken = slot_of_bench(bench).tick(bench.now_ms, topic_ids=IDS)
     (answer,) = woken.answers
     assert isinstance(answer.value, ConsumerGroupHeartbeatResponse) and answer.value.assignment is not None
     assert woken.records and len(answer.value.offsets) == 2

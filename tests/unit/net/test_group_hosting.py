@@ -72,6 +72,7 @@ class Machine:
     records: list[Record]
     deadline_ms: int | None = None
     ticks: list[int] = field(default_factory=list)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)  # that came with the last tick
     on_tick: tuple[Record, ...] = ()
     topics: list[tuple[dict[str, int], frozenset[str]]] = field(default_factory=list)
     on_topics: tuple[Record, ...] = ()
@@ -84,6 +85,7 @@ class Machine:
 
     def tick(self, now_ms: int, *, topic_ids: Mapping[str, str]) -> Result:
         self.ticks.append(now_ms)
+        self.topic_ids = topic_ids
         self.deadline_ms = None
         return CoordinatorResult(records=cast(Any, self.on_tick), response=None)
 
@@ -521,11 +523,13 @@ async def test_too_many_that_wait_are_told_to_come_back() -> None:
 async def test_a_deadline_brings_a_tick_and_its_records_are_appended() -> None:
     world = await World.start()
     machine = world.machines[0]
+    world.show({SLOT: 1}, topics=(topic("a", partition(0), topic_id="id-a"),))
     machine.deadline_ms, machine.on_tick = world.groups.now_ms() + 3_000, (record(7),)
     await world.decide()  # after each decision the deadline is looked up
     await asyncio.sleep(2.9)
     assert machine.ticks == []
     await asyncio.sleep(0.2)
+    assert machine.topic_ids == {"a": "id-a"}
     assert len(machine.ticks) == 1 and abs(machine.ticks[0] - (world.groups.now_ms() - 100)) <= 2
     assert world.appended == [[7]]
 

@@ -97,6 +97,31 @@ def test_the_member_asks_for_what_did_not_come_or_is_of_another_topic(changed: A
     assert len(cluster.sent(OffsetFetchRequest)) == before + 1
 
 
+def test_offsets_that_came_and_those_that_were_asked_for_are_used_together() -> None:
+    cluster = filled(100, partitions=2)
+    FakeGroups(cluster)
+    genuine: Any = cluster.answers[ApiKey.CONSUMER_GROUP_HEARTBEAT]
+
+    async def heartbeat(node: Any, request: Any) -> Any:
+        answer = await genuine(node, request)
+        if not isinstance(answer, ConsumerGroupHeartbeatResponse):
+            return answer
+        return replace(answer, offsets=tuple(item for item in answer.offsets if item.partition == 0))
+
+    async def main() -> None:
+        async with consumer(cluster, group="g", auto_commit=False) as reader:
+            reader.assign([T0, T1])
+            await reader.commit({T0: 40, T1: 60})
+        cluster.answers[ApiKey.CONSUMER_GROUP_HEARTBEAT] = heartbeat
+        async with consumer(cluster, "t", group="g") as reader:
+            records = await read(reader, 100)
+            assert min(item.offset for item in records if item.partition == 0) == 40
+            assert min(item.offset for item in records if item.partition == 1) == 60
+
+    run(main())
+    assert [len(item.partitions) for item in cluster.sent(OffsetFetchRequest)][-1] == 1
+
+
 def assigned(*partitions: int, told: int | None = None) -> ConsumerGroupHeartbeatResponse:
     offsets = () if told is None else (CommittedOffset(topic="t", partition=told, offset=5, topic_id="t"),)
     return ConsumerGroupHeartbeatResponse(
@@ -111,6 +136,13 @@ def assigned(*partitions: int, told: int | None = None) -> ConsumerGroupHeartbea
 def test_what_came_with_an_assignment_is_used_once_and_not_after_the_next() -> None:
     machine = GroupMembership("g", "m", Subscription(topics=("t",)))
     assert machine.heartbeat().wants_offsets
+    machine.answered(assigned(0))
+    machine.adopted([T0])
+    machine.heartbeat()
+    machine.answered(assigned(0))
+    assert not machine.must_tell and machine.heartbeat().wants_offsets, (
+        "a heartbeat without news brings assignments, too"
+    )
     machine.answered(assigned(0, told=0))
     machine.answered(assigned(0, 1, told=1))
     assert not machine.take_told([T0]), "a newer assignment"

@@ -8,10 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from lifeline import PREFIX, hold_all
 
 from barnabas.net.base.local.local_cluster import LAUNCHER, ClusterError, Spawn, clean_environment, spawn_process
 from barnabas.net.testing.brokers import forked_brokers
@@ -20,6 +21,8 @@ from barnabas.net.testing.brokers.forked_brokers import ForkedProcess, fork_brok
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="brokers are forked on Linux")
 LIMIT_S = 60.0
+Servers = dict[frozenset[tuple[str, str]], forked_brokers._ForkServer]
+FD_SETSIZE = 1_024  # of select
 BROKER = """node.id=0
 listeners=PLAINTEXT://127.0.0.1:{port}
 admin.listener=none
@@ -32,6 +35,7 @@ log.dirs={folder}/data
 def started(
     spawn: Spawn, folder: Path, text: str, environment: Mapping[str, str] | None = None
 ) -> "subprocess.Popen[bytes]":
+    hold_all()  # the server outlives this test, and the brokers that it forks have the marks that it began with
     (folder / "server.properties").write_text(text)
     with (folder / "broker.log").open("ab") as log:
         return spawn(
@@ -59,6 +63,16 @@ def ports() -> list[int]:
     return list(free_ports(2))
 
 
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
+    """Those of this test alone: brokers of other tests end with their server."""
+    own: Servers = {}
+    monkeypatch.setattr(forked_brokers, "_SERVERS", own)
+    yield own
+    for server in own.values():
+        server.end()
+
+
 @pytest.mark.parametrize("spawn", [fork_broker, spawn_process])
 def test_a_broker_that_cannot_start_says_why_and_ends(tmp_path: Path, spawn: Spawn) -> None:
     broker = started(spawn, tmp_path, "node.id=none\n")
@@ -72,10 +86,10 @@ def test_a_forked_broker_is_signalled_and_awaited_as_any_process(tmp_path: Path,
     with pytest.raises(subprocess.TimeoutExpired):
         broker.wait(0)
     assert os.getsid(broker.pid) == broker.pid, "a session of its own"
-    # Nothing of the server is open in it but standard input, which is nothing, and the log.
-    links = {name: os.readlink(f"/proc/{broker.pid}/fd/{name}") for name in os.listdir(f"/proc/{broker.pid}/fd")}
     log = str(tmp_path / "broker.log")
-    assert [links[name] for name in "012"] == ["/dev/null", log, log]
+    assert [os.readlink(f"/proc/{broker.pid}/fd/{number}") for number in range(3)] == ["/dev/null", log, log]
+    assert os.readlink(f"/proc/{broker.pid}/cwd") == os.getcwd()
+    assert PREFIX.encode() in Path(f"/proc/{broker.pid}/environ").read_bytes(), "it ends with this process (`lifeline`)"
     broker.send_signal(signal.SIGTERM)
     assert broker.wait(LIMIT_S) == 0
     broker.send_signal(signal.SIGKILL)  # of one that has ended: nothing
@@ -232,3 +246,21 @@ def test_a_server_whose_owner_has_gone_since_the_order_starts_no_broker(tmp_path
     server = server_of(theirs)
     assert server.communicate(timeout=LIMIT_S) == (None, b"") and server.returncode == 0
     assert (tmp_path / "log").read_bytes() == b""
+
+
+def test_a_broker_has_the_environment_that_it_is_given_and_nothing_of_the_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: Servers
+) -> None:
+    """A key of the configuration in the environment would be that of all brokers."""
+    monkeypatch.setenv("BARNABAS_NODE_ID", "7")
+    broker = started(fork_broker, tmp_path, "node.id=none\n")
+    assert isinstance(broker, ForkedProcess) and broker.wait(LIMIT_S) == 1
+    assert "none" in (tmp_path / "broker.log").read_text() and len(servers) == 1
+
+
+def test_the_server_leaves_no_broker_behind_that_has_ended(tmp_path: Path) -> None:
+    first = started(fork_broker, tmp_path, "x")
+    assert isinstance(first, ForkedProcess) and first.wait(LIMIT_S) == 1
+    second = started(fork_broker, tmp_path, "x")
+    assert not Path(f"/proc/{first.pid}").exists()
+    assert second.wait(LIMIT_S) == 1

@@ -165,6 +165,8 @@ def _become(order: ForkOrder, log: int) -> NoReturn:
             runpy.run_module(order.module, run_name="__main__", alter_sys=True)
             code = 0
         except SystemExit as ended:
+            if isinstance(ended.code, str):
+                sys.stderr.write(f"{ended.code}\n")
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BaseException:  # noqa: BLE001 - as the interpreter does
         traceback.print_exc()

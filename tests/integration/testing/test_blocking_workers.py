@@ -3,6 +3,7 @@
 import signal
 import threading
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
@@ -82,6 +83,15 @@ def test_what_a_handler_raises_ends_it_and_the_record_comes_again(cluster: Clust
             sync.process_each(consumer, coroutine)
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Also where this process ignores it, as in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_commits_what_is_done(cluster: Cluster, topic: str) -> None:
     """KeyboardInterrupt arises in the thread that waits, as Ctrl-C does."""
     send(cluster, topic, *VALUES)

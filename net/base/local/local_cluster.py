@@ -58,6 +58,28 @@ class NodePorts:
     brokers: int  # of a secure cluster: brokers connect to each other here, and users with certificates
 
 
+class Spawn(Protocol):
+    """Starts a process in a session of its own, without input. Its output goes to `log`."""
+
+    def __call__(
+        self, command: Sequence[str], log: BinaryIO, environment: Mapping[str, str], *, die_with_parent: bool
+    ) -> "subprocess.Popen[bytes]": ...
+
+
+def spawn_process(
+    command: Sequence[str], log: BinaryIO, environment: Mapping[str, str], *, die_with_parent: bool
+) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,  # only the parent receives Ctrl-C, and then stops the brokers in order
+        preexec_fn=end_with_parent if die_with_parent and sys.platform == "linux" else None,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The cluster to start."""
@@ -75,7 +97,7 @@ class Plan:
     client_protocol: str = USUAL_PROTOCOL  # of a secure cluster: how clients connect, one of CLIENT_PROTOCOLS
     own_keys: Mapping[int, Mapping[str, str]] = field(default_factory=dict)  # of single brokers, beside `overrides`
     launcher: tuple[str, ...] = LAUNCHER  # the path of the configuration is appended
-    spawn: "Spawn" = field(default_factory=lambda: spawn_process)
+    spawn: Spawn = spawn_process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -522,28 +544,6 @@ def addresses_of(folder: Path, node_id: int, ports: NodePorts, client_protocol: 
 
 def write_properties(path: Path, values: Mapping[str, str]) -> None:
     path.write_text("".join(f"{key}={value}\n" for key, value in values.items()), encoding="utf-8")
-
-
-class Spawn(Protocol):
-    """Starts a process in a session of its own, without input. Its output goes to `log`."""
-
-    def __call__(
-        self, command: Sequence[str], log: BinaryIO, environment: Mapping[str, str], *, die_with_parent: bool
-    ) -> "subprocess.Popen[bytes]": ...
-
-
-def spawn_process(
-    command: Sequence[str], log: BinaryIO, environment: Mapping[str, str], *, die_with_parent: bool
-) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        start_new_session=True,  # only the parent receives Ctrl-C, and then stops the brokers in order
-        preexec_fn=end_with_parent if die_with_parent and sys.platform == "linux" else None,
-    )
 
 
 def launch(

@@ -9,7 +9,6 @@ is the process id, or why there is none. The server ends with the process that h
 die with that.
 """
 
-import ctypes
 import errno
 import gc
 import importlib
@@ -26,10 +25,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NoReturn
 
+from barnabas.net.base.local.local_cluster import end_with_parent
+
 MAX_ORDER_BYTES: Final = 128 * 1024  # a command and an environment; a message of a socket may be so long on every Linux
 _STATUS_BYTES: Final = 4
 _PID_BYTES: Final = 8
-_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 # What a broker imports, also later: the modules of its HTTP API.
 _MODULES: Final = (
     "barnabas.net.cli.main",
@@ -148,7 +148,7 @@ def _become(order: ForkOrder, log: int) -> NoReturn:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if order.die_with_parent:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+            end_with_parent()
         os.setsid()
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)

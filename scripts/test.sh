@@ -7,6 +7,7 @@
 #
 # The checks are quick and independent, so all of them run and each reports its findings; the tests run even if a check failed,
 # so that the author of a change sees all failures at once. The exit code is 1 if anything failed.
+# BARNABAS_TEST_MINUTES=40 leaves out of a complete run what a slow machine has not begun by then (tests/two_ends.py), and names it.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
@@ -14,6 +15,8 @@ scripts/setup.sh || exit 1
 export PATH="$root/.venv/bin:$PATH"
 # Containers often forbid Python to keep compiled modules; then each of the hundreds of brokers that tests start compiles 470 of them.
 unset PYTHONDONTWRITEBYTECODE
+# What is built for checks is not measured.
+export BARNABAS_OPTIMIZE=1
 failed=()
 # Folders of tests, apart from those of other runs: what a killed run has left must not fail this one. Kept where a test has failed.
 PYTEST_DEBUG_TEMPROOT=$(mktemp -d "${TMPDIR:-/tmp}/barnabas-tests.XXXXXX")
@@ -107,6 +110,11 @@ export PYTHONHASHSEED=${PYTHONHASHSEED:-$RANDOM}
 echo "PYTHONHASHSEED=$PYTHONHASHSEED"
 case "${1:-}" in
 "")
+    if [ -n "${BARNABAS_TEST_MINUTES:-}" ]; then
+        began=$(($(date +%s) - SECONDS))
+        export BARNABAS_TESTS_UNTIL=$((began + BARNABAS_TEST_MINUTES * 60))
+        export BARNABAS_LONG_TESTS_UNTIL=$((began + BARNABAS_TEST_MINUTES * 45))
+    fi
     tests "${together[@]}" -m "not alone" || failed+=("tests")
     tests_alone || failed+=("tests that run alone")
     ;;

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -49,7 +50,18 @@ def report_line(request: pytest.FixtureRequest) -> Callable[[str], None]:
     return lambda line: request.node.user_properties.append((_LINE, line))
 
 
+@pytest.hookimpl(tryfirst=True)  # before fixtures
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if two_ends.is_left_out(item, float(item.config.getini("timeout")), time.time()):
+        pytest.skip(two_ends.LEFT_OUT)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    if left_out := [report.nodeid for report in skipped if two_ends.LEFT_OUT in str(report.longrepr)]:
+        terminalreporter.write_line(f"{two_ends.LEFT_OUT}: {len(left_out)} tests were left out")
+        for name in left_out:
+            terminalreporter.write_line(f"  {name}")
     for reports in terminalreporter.stats.values():
         for report in reports:
             if getattr(report, "when", None) == "call":

@@ -129,15 +129,22 @@ long)
     long scripts/faults --workload transactions --seconds "$seconds" --seed "$seed"
     long scripts/faults failover --kills $((seconds / 60 + 1)) --seed "$seed"
     long scripts/hostile
+    long scripts/fuzz-records 200000 "$seed"
     long env BARNABAS_PGBENCH_KILLS=20 pytest -q tests/integration/test_pgbench_kills.py
+    long env BARNABAS_CHAIN_KILLS=5 pytest -q tests/integration/test_spark_log_chain.py
     long scripts/other-spark
     # The campaigns of which the complete run has only the first seeds.
     long env BARNABAS_SIMULATION_SEEDS=60 BARNABAS_SIMULATION_SECONDS="$seconds" BARNABAS_SHARE_SIMULATION_SEEDS=60 \
         BARNABAS_GROUP_SIMULATION_SEEDS=60 BARNABAS_GROUP_SIMULATION_SECONDS="$seconds" BARNABAS_PURE_SEEDS=1000 \
-        pytest -q -n 2 tests/simulation/test_cluster.py tests/simulation/test_group_cluster.py \
-        tests/simulation/test_share_cluster.py tests/simulation/test_pure_machines.py
+        BARNABAS_TRANSACTION_SEEDS=2000 BARNABAS_TXN_SEEDS=2000 BARNABAS_TRANSACTION_SIMULATION_SEEDS=60 \
+        BARNABAS_TRANSACTION_SIMULATION_SECONDS="$seconds" \
+        pytest -q -n 2 --timeout 3600 tests/simulation/test_cluster.py tests/simulation/test_group_cluster.py \
+        tests/simulation/test_share_cluster.py tests/simulation/test_transaction_cluster.py tests/simulation/test_pure_machines.py \
+        tests/simulation/test_isr_transactions.py tests/unit/consumer_groups/test_transaction_simulation.py
     long scripts/simulate --seconds "$seconds" --jobs 2
     long scripts/simulate --groups --seconds "$seconds" --jobs 2
+    long scripts/simulate --transactions --seconds "$seconds" --jobs 2
+    long scripts/simulate --prepared --seconds "$seconds" --jobs 2
     long scripts/mutants --count $((seconds / 60 + 1)) --seed "$seed"
     ;;
 *)

@@ -23,9 +23,9 @@ from integration.cluster import Cluster, clean_environment
 from integration.spark_world import create_topic
 from integration.test_spark_pipeline_kills import Command
 
-pytestmark = pytest.mark.timeout(900)
 SEED = 14
 KILLS = int(os.environ.get("BARNABAS_CHAIN_KILLS", "1"))  # of each program
+pytestmark = pytest.mark.timeout(780 + KILLS * 120)
 LINES = 400  # between two kills
 START = datetime(2026, 1, 1, tzinfo=UTC)
 COUNTS = """

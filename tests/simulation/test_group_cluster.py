@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS = float(os.environ.get("BARNABAS_GROUP_SIMULATION_SECONDS", "180"))
 # The same seeds at every run of CI, so that a change is judged by what it changed.
 FIRST_SEED = int(os.environ.get("BARNABAS_GROUP_SIMULATION_FIRST_SEED", "100"))
-MOST_SEEDS = int(os.environ.get("BARNABAS_GROUP_SIMULATION_SEEDS", "60"))
+MOST_SEEDS = int(os.environ.get("BARNABAS_GROUP_SIMULATION_SEEDS", "20"))
 
 ENOUGH_SEEDS = 20
 

@@ -1,6 +1,6 @@
 """Share groups in whole clusters: brokers, links and the programs with the SDK's `ShareConsumer` fail (see `share_history`).
 
-A failure prints its seed; `run_shares(seed)` replays it. BARNABAS_SHARE_SIMULATION_SEEDS (20) seeds are run, from
+A failure prints its seed; `run_shares(seed)` replays it. BARNABAS_SHARE_SIMULATION_SEEDS (12) seeds are run, from
 BARNABAS_SHARE_SIMULATION_FIRST_SEED (100) on; `scripts/test.sh long` runs 60.
 """
 
@@ -12,7 +12,7 @@ import pytest
 from .share_history import RECORDS, run_shares
 
 FIRST_SEED = int(os.environ.get("BARNABAS_SHARE_SIMULATION_FIRST_SEED", "100"))
-SEEDS = int(os.environ.get("BARNABAS_SHARE_SIMULATION_SEEDS", "20"))
+SEEDS = int(os.environ.get("BARNABAS_SHARE_SIMULATION_SEEDS", "12"))
 # What failed once. 14: programs that had stood still were given records whose locks might be over.
 REGRESSIONS = ((14, ("program_stall", "stall")),)
 

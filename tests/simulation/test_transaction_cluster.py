@@ -19,7 +19,7 @@ from .transaction_history import run_cut_off, run_cut_off_decision, run_prepared
 SECONDS = float(os.environ.get("BARNABAS_TRANSACTION_SIMULATION_SECONDS", "60"))
 # The same seeds at every run of CI, so that a change is judged by what it changed.
 FIRST_SEED = int(os.environ.get("BARNABAS_TRANSACTION_SIMULATION_FIRST_SEED", "20"))
-MOST_SEEDS = int(os.environ.get("BARNABAS_TRANSACTION_SIMULATION_SEEDS", "12"))
+MOST_SEEDS = int(os.environ.get("BARNABAS_TRANSACTION_SIMULATION_SEEDS", "8"))
 ENOUGH_SEEDS = 8
 CUT_OFF_SEEDS = 8
 STOPPED_SEEDS = 4

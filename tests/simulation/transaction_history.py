@@ -61,7 +61,7 @@ class TransactionHistory(History):
         self.positions = [0] * OUTPUTS  # of the reader of committed records
         self.prepared_takeovers = 0  # coordinators that found a decided transaction
         self._led: dict[tuple[SimulatedProcess, int], _Led] = {}
-        self._loaded: dict[SimulatedProcess, dict[int, int]] = {}  # the coordinator epochs that were looked at
+        self._hosts: set[SimulatedProcess] = set()  # whose slots tell of their start
         self._tasks: list[asyncio.Task[None]] = []
         self._dice = Random(f"{seed}/decided")
         self._decided: dict[str, int] = {}  # transactional id -> quorum index at which it was seen decided last
@@ -90,20 +90,24 @@ class TransactionHistory(History):
                 self._led.pop((process, number), None)
             else:
                 self._watch_leader(process, number, partition)
-        loaded = self._loaded.setdefault(process, {})
-        for slot in broker.slots.slots() if hasattr(broker, "slots") else ():
-            if slot.machine is not None and loaded.get(slot.number) != slot.coordinator_epoch:
-                loaded[slot.number] = slot.coordinator_epoch
-                self.prepared_takeovers += bool(slot.machine.transactions.undecided_markers())
+        if process not in self._hosts and hasattr(broker, "slots"):
+            self._hosts.add(process)
+            broker.slots.observe(self)
+
+    def started(self, slot: Any) -> None:
+        self.prepared_takeovers += bool(slot.machine.transactions.undecided_markers())
+
+    def settled(self, slot: Any, records: Any) -> None:
+        """What is decided in the course of a term is no takeover."""
 
     def _maybe_kill_between(self) -> None:
         """Between the decision and its markers there is little time: at times a coordinator dies just then."""
-        self._see()
         groups = self._newest_groups()
+        self._see(groups)
         if groups is None or groups.index == self._looked_at or not self.transactors or self.transactors[0].is_calm:
             return
         self._looked_at = groups.index
-        for record in self._transactions():
+        for record in self._seen[1]:
             if not record.state.startswith("Prepare"):
                 self._decided.pop(record.transactional_id, None)
             elif self._decided.setdefault(record.transactional_id, groups.index) == groups.index:
@@ -145,11 +149,10 @@ class TransactionHistory(History):
         )
 
     def _transactions(self) -> list[TransactionRecord]:
-        self._see()
+        self._see(self._newest_groups())
         return self._seen[1]
 
-    def _see(self) -> None:
-        groups = self._newest_groups()
+    def _see(self, groups: GroupSlots | None) -> None:
         if groups is None or groups.index <= self._seen[0]:
             return
         names = (f"copier-{source}" for source in range(INPUTS))

@@ -125,8 +125,8 @@ quick)
 long)
     seconds=${2:-600}
     seed=${SEED:-$RANDOM}
-    long scripts/faults --seconds "$seconds" --seed "$seed"
-    long scripts/faults --workload transactions --seconds "$seconds" --seed "$seed"
+    long env BARNABAS_BOMBS_S=30 scripts/faults --seconds "$seconds" --seed "$seed"
+    long env BARNABAS_BOMBS_S=30 scripts/faults --workload transactions --seconds "$seconds" --seed "$seed"
     long scripts/faults failover --kills $((seconds / 60 + 1)) --seed "$seed"
     long scripts/hostile
     long scripts/fuzz-records 200000 "$seed"

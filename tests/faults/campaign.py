@@ -69,6 +69,7 @@ class Campaign:
         make: "MakeLoad",
         say: Callable[[str], None] = lambda _: None,
         least_faults: int = 0,
+        slowness: float = 1.0,
     ) -> None:
         self.cluster = cluster
         self.history = History()
@@ -77,7 +78,7 @@ class Campaign:
         self._least_faults = least_faults
         self._say = say
         self._admin = cluster.admin()
-        self._load = make(cluster, self.history, Random(seed + 1), max(1.0, seconds / FULL_PACE_S))
+        self._load = make(cluster, self.history, Random(seed + 1), max(slowness, seconds / FULL_PACE_S))
         self._faults = {**FAULTS, **self._load.faults}
         self._kinds = [kind for kind in kinds if self._faults[kind].need in (None, *cluster.has)]
         self._rss_mib: dict[int, float] = {}
@@ -366,16 +367,26 @@ def run(
     program: tuple[str, ...] = LAUNCHER,
     make: MakeLoad = plain_load,
     least_faults: int = 0,
+    slowness: float = 1.0,
 ) -> Outcome:
     """A cluster for one campaign, and the campaign. Leaves the brokers' logs in the folder. `least_faults`: it goes on after the
-    time is over until there were so many, as a busy machine recovers slowly."""
+    time is over until there were so many, as a busy machine recovers slowly; in 0 `seconds` each kind comes once. `slowness`: how
+    many times longer the clients' pauses are than usual."""
     known = {**FAULTS, **COORDINATOR_FAULTS}  # all others need nothing
     needs = frozenset(need for kind in kinds if kind in known and (need := known[kind].need) is not None)
     with FaultCluster(folder, needs=needs, program=program) as cluster:
 
         async def whole() -> Outcome:
-            return await Campaign(
-                cluster, seed=seed, seconds=seconds, kinds=kinds, make=make, say=say, least_faults=least_faults
-            ).run()
+            campaign = Campaign(
+                cluster,
+                seed=seed,
+                seconds=seconds,
+                kinds=kinds,
+                make=make,
+                say=say,
+                least_faults=least_faults,
+                slowness=slowness,
+            )
+            return await campaign.run()
 
         return asyncio.run(whole())

@@ -1,11 +1,12 @@
-"""A broker with a bug: `python -m faults.planted BUG CONFIG` starts a real one that breaks one promise.
+"""A broker with bugs: `python -m faults.planted BUG,BUG... CONFIG` starts a real one that breaks a promise by each.
 
 A campaign on three of them must say so; else its silence about the product means nothing. What is replaced is replaced
 in the broker's own process, before it starts; the product knows nothing of this.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -115,15 +116,17 @@ BUGS: Final[dict[str, Callable[[], Any]]] = {
 }
 
 
-def program(bug: str) -> tuple[str, ...]:
-    """What starts such a broker; the path of its configuration is appended."""
-    return (sys.executable, "-m", "faults.planted", bug)
+def program(bugs: Iterable[str]) -> tuple[str, ...]:
+    """What starts such a broker; the path of its configuration is appended. The folder of tests is in PYTHONPATH."""
+    return (sys.executable, "-P", "-m", "faults.planted", ",".join(bugs))
 
 
 def main() -> int:
-    bug, config = sys.argv[1:]
+    bugs, config = sys.argv[1:]
     sys.argv = ["barnabas", "broker", "start", "--config", config]
-    with BUGS[bug]():
+    with ExitStack() as stack:
+        for bug in bugs.split(","):
+            stack.enter_context(BUGS[bug]())
         return barnabas()
 
 

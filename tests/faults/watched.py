@@ -23,7 +23,7 @@ from barnabas.net.cli.main import main as barnabas
 
 WATCH_FILE: Final = "WATCHED_FILE"
 PLANT: Final = "WATCHED_PLANT"
-PROGRAM: Final = (sys.executable, "-m", "faults.watched")
+PROGRAM: Final = (sys.executable, "-P", "-m", "faults.watched")
 METHODS: Final = ("append", "read_at", "truncate", "flush")
 EVENTS: Final = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.listdir", "os.scandir", "shutil.rmtree")
 DIRECT_FLUSHES: Final = ("fsync", "fdatasync", "sync")  # of the module os, which tells no audit hook of them

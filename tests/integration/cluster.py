@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from lifeline import hold_all
@@ -71,9 +72,11 @@ class Cluster:
         voters: int | None = None,
         machines: int | None = None,
         overrides: Mapping[str, str] | None = None,
+        own_keys: Mapping[int, Mapping[str, str]] = MappingProxyType({}),
         launcher: tuple[str, ...] = LAUNCHER,
         secure: bool = False,
     ) -> None:
+        """`own_keys`: of single brokers, beside `overrides`."""
         hold_all()
         self.folder = folder
         self.started_s = time.monotonic()
@@ -85,6 +88,7 @@ class Cluster:
             program=launcher,
             machines=machines,
             client_protocol=USUAL_PROTOCOL if secure else PLAIN_TEXT,
+            own_keys=own_keys,
             die_with_parent=False,  # a thread may start it, and would end it; the signal ends no frozen broker
         )
         self._processes.start()

@@ -1,8 +1,6 @@
 """Clusters of real processes, and the ends of their logs where a test fails."""
 
 import asyncio
-import os
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from integration import postgres
 from integration.cluster import RUNNING, SESSION, SHARED_SESSION, Cluster
-from integration.small_disk import SmallDisk
+from integration.small_disk import SmallDisk, small_disks
 from lifeline import hold_all
 
 from barnabas.net.base.local.local_cluster import LAUNCHER
@@ -139,19 +137,6 @@ def declared(spark: "SparkSession", spark_cluster: Cluster, tmp_path: Path) -> I
 
 
 @pytest.fixture
-def mounts(tmp_path: Path) -> Iterator[Callable[[Path, int], SmallDisk]]:
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small disk needs root")
-    made: list[SmallDisk] = []
-
-    def mount(path: Path, mib: int) -> SmallDisk:
-        try:
-            disk = SmallDisk(path, mib)
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"this machine cannot mount a tmpfs: {error.stderr.decode(errors='replace').strip()}")
-        made.append(disk)
-        return disk
-
-    yield mount
-    for disk in reversed(made):
-        subprocess.run(["umount", "-l", disk.path], check=False, capture_output=True)
+def mounts() -> Iterator[Callable[[Path, int], SmallDisk]]:
+    with small_disks() as mount:
+        yield mount

@@ -1,6 +1,5 @@
 """Brokers whose clock and second data folder do what a test says, and what `barnabas doctor` says of them."""
 
-import asyncio
 import json
 import os
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.shim import Shim, build
-from integration.cluster import Cluster, Node, clean_environment, write_properties
+from integration.cluster import Cluster, Node, clean_environment
 from integration.prometheus import LIMIT_S, until
 
 from barnabas.net.base.local.local_cluster import LAUNCHER
@@ -31,15 +30,9 @@ def order(node: Node, **orders: float) -> None:
     Shim(Path(), node.folder / "orders", node.folder / "second").order(**orders)
 
 
-def with_second_folder(cluster: Cluster, node_id: int) -> None:
-    """Start a broker again with a second data folder."""
-    node = cluster.nodes[node_id]
-    cluster.kill(node_id)
-    lines = node.config.read_text(encoding="utf-8").splitlines()
-    values = dict(line.split("=", 1) for line in lines)
-    write_properties(node.config, {**values, "log.dirs": f"{node.data},{node.folder / 'second'}"})
-    cluster.start(node_id)
-    asyncio.run(cluster.ready())
+def two_folders(broker: Path) -> str:
+    """`log.dirs` of the broker in this folder: the usual one, and the one whose writes obey `order`."""
+    return f"{broker / 'data'},{broker / 'second'}"
 
 
 @contextmanager

@@ -1,7 +1,12 @@
 """A disk that is really small and really full: a tmpfs, which needs root (as CI has)."""
 
+import os
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 
 class SmallDisk:
@@ -27,3 +32,25 @@ class SmallDisk:
 
     def free(self) -> None:
         self._filler.unlink()
+
+
+@contextmanager
+def small_disks() -> Iterator[Callable[[Path, int], SmallDisk]]:
+    """What mounts a disk of so many MiB until the end of the block. Skips the test if this machine cannot."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    made: list[SmallDisk] = []
+
+    def mount(path: Path, mib: int) -> SmallDisk:
+        try:
+            disk = SmallDisk(path, mib)
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"this machine cannot mount a tmpfs: {error.stderr.decode(errors='replace').strip()}")
+        made.append(disk)
+        return disk
+
+    try:
+        yield mount
+    finally:
+        for disk in reversed(made):
+            subprocess.run(["umount", "-l", disk.path], check=False, capture_output=True)

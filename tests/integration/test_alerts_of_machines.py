@@ -6,24 +6,23 @@ import os
 import resource
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from faults.shim import why_not
-from integration.cluster import Cluster
+from integration.cluster import SESSION, Cluster
 from integration.faulty import (
     admins,
     launcher,
     limited_memory,
     open_descriptors,
     order,
+    two_folders,
     wait_for_finding,
-    with_second_folder,
 )
 from integration.load import send
-from integration.prometheus import Prometheus, needs_prometheus
-from integration.small_disk import SmallDisk
+from integration.prometheus import Prometheus, needs_prometheus, watching
+from integration.small_disk import SmallDisk, small_disks
 from integration.test_command import run
 
 CHUNK = b"x" * 100_000  # larger than what a page at a file's end still takes
@@ -31,29 +30,39 @@ POOR = 2  # the broker with a small disk and a second folder
 pytestmark = [needs_prometheus, pytest.mark.timeout(300), pytest.mark.skipif(bool(why_not()), reason=why_not())]
 
 
-@pytest.fixture
-def cluster(
-    new_cluster: Callable[..., Cluster], mounts: Callable[[Path, int], SmallDisk], tmp_path: Path
-) -> tuple[Cluster, SmallDisk]:
-    data = tmp_path / "cluster" / str(POOR) / "data"
-    disk = mounts(data, 64)
-    mounts(data / "__cluster_metadata", 64)
-    made = new_cluster(3, launcher=launcher(tmp_path), auto_leader_rebalance_enable="false")
-    asyncio.run(made.ready())
-    with_second_folder(made, POOR)
-    run("topic", "create", "orders", "-p", "4", "-r", "3", "-c", "min.insync.replicas=2", bootstrap=made.bootstrap)
-    asyncio.run(send(made.bootstrap, "orders", [b"%d" % number for number in range(20)]))
-    return made, disk
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, SmallDisk]]:
+    """For all tests: each but the last undoes what it has done."""
+    folder = tmp_path_factory.mktemp("machines")
+    poor = folder / "cluster" / str(POOR)
+    with small_disks() as mount:
+        disk = mount(poor / "data", 64)
+        mount(poor / "data" / "__cluster_metadata", 64)
+        with Cluster(
+            folder / "cluster",
+            3,
+            # A replica without room leaves the ISR soon; acks=all waits for that.
+            overrides={**SESSION, "auto.leader.rebalance.enable": "false", "replica.lag.time.max.ms": "5000"},
+            own_keys={POOR: {"log.dirs": two_folders(poor)}},
+            launcher=launcher(folder),
+        ) as made:
+            asyncio.run(made.ready())
+            words = ("topic", "create", "orders", "-p", "4", "-r", "3", "-c", "min.insync.replicas=2")
+            run(*words, bootstrap=made.bootstrap)
+            asyncio.run(send(made.bootstrap, "orders", [b"%d" % number for number in range(20)]))
+            yield made, disk
+
+
+@pytest.fixture(scope="module")
+def prometheus(cluster: tuple[Cluster, SmallDisk], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    with watching(admins(cluster[0]), tmp_path_factory.mktemp("watched") / "prometheus") as started:
+        yield started
 
 
 @pytest.fixture
-def watched(cluster: tuple[Cluster, SmallDisk], tmp_path: Path) -> Iterator[Prometheus]:
-    prometheus = Prometheus(tmp_path / "prometheus", admins(cluster[0]))
-    try:
-        prometheus.wait_healthy()
-        yield prometheus
-    finally:
-        prometheus.close()
+def watched(prometheus: Prometheus) -> Prometheus:
+    prometheus.wait_quiet()
+    return prometheus
 
 
 def test_descriptors_memory_and_clocks(cluster: tuple[Cluster, SmallDisk], watched: Prometheus) -> None:
@@ -86,34 +95,6 @@ def test_memory_near_the_limit_of_its_control_group(cluster: tuple[Cluster, Smal
     watched.wait_without("MemoryNearLimit")
 
 
-def test_a_group_that_is_five_minutes_behind(cluster: tuple[Cluster, SmallDisk], watched: Prometheus) -> None:
-    """Lag in seconds follows the clocks of brokers, all of which jump."""
-    made, _ = cluster
-    run("topic", "consume", "orders", "-g", "billing", "-n", "1", bootstrap=made.bootstrap)
-    for node in made.nodes:
-        order(node, clock_ms=400_000)
-    watched.wait_for("GroupLagsBehind")
-
-
-def test_disks_that_are_full_or_fail(cluster: tuple[Cluster, SmallDisk], watched: Prometheus) -> None:
-    made, disk = cluster
-    disk.fill()
-    watched.wait_for("DiskNearlyFull")
-    wait_for_finding(made.bootstrap, f"risk: broker {POOR}: 0.0 GiB are free for data folder ")
-    asyncio.run(send(made.bootstrap, "orders", [CHUNK] * 40, batch_size=150_000))  # two replicas have room
-    watched.wait_for("DiskFull")
-    wait_for_finding(made.bootstrap, f"problem: broker {POOR}: data folder ")
-    disk.free()
-    watched.wait_without("DiskFull")
-    watched.wait_without("DiskNearlyFull")
-
-    order(made.nodes[POOR], write_errno=errno.EIO)
-    for number in range(4):
-        run("topic", "produce", "orders", "-p", str(number), given="x\n", bootstrap=made.bootstrap)
-    watched.wait_for("FolderOffline")
-    wait_for_finding(made.bootstrap, "problem: broker 2: data folder ")
-
-
 def test_a_process_that_stands_still_again_and_again(cluster: tuple[Cluster, SmallDisk], watched: Prometheus) -> None:
     made, _ = cluster
     pid, is_ended = made.nodes[1].process.pid, threading.Event()
@@ -132,3 +113,36 @@ def test_a_process_that_stands_still_again_and_again(cluster: tuple[Cluster, Sma
     finally:
         is_ended.set()
         stumbling.join()
+
+
+def test_a_group_that_is_five_minutes_behind(cluster: tuple[Cluster, SmallDisk], watched: Prometheus) -> None:
+    """Lag in seconds follows the clocks of brokers, all of which jump."""
+    made, _ = cluster
+    run("topic", "consume", "orders", "-g", "billing", "-n", "1", bootstrap=made.bootstrap)
+    try:
+        for node in made.nodes:
+            order(node, clock_ms=400_000)
+        watched.wait_for("GroupLagsBehind")
+    finally:
+        for node in made.nodes:
+            order(node)
+
+
+def test_disks_that_are_full_or_fail(cluster: tuple[Cluster, SmallDisk], watched: Prometheus) -> None:
+    """The last one: a folder stays offline."""
+    made, disk = cluster
+    disk.fill()
+    watched.wait_for("DiskNearlyFull")
+    wait_for_finding(made.bootstrap, f"risk: broker {POOR}: 0.0 GiB are free for data folder ")
+    asyncio.run(send(made.bootstrap, "orders", [CHUNK] * 40, batch_size=150_000))  # two replicas have room
+    watched.wait_for("DiskFull")
+    wait_for_finding(made.bootstrap, f"problem: broker {POOR}: data folder ")
+    disk.free()
+    watched.wait_without("DiskFull")
+    watched.wait_without("DiskNearlyFull")
+
+    order(made.nodes[POOR], write_errno=errno.EIO)
+    for number in range(4):
+        run("topic", "produce", "orders", "-p", str(number), given="x\n", bootstrap=made.bootstrap)
+    watched.wait_for("FolderOffline")
+    wait_for_finding(made.bootstrap, "problem: broker 2: data folder ")

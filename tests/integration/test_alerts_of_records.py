@@ -1,22 +1,20 @@
 """Faults of records, leaders and clients on real brokers: the alerts of a real Prometheus, and what `barnabas doctor` says."""
 
 import asyncio
-import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
-from integration.cluster import Cluster, partitions_of, until
+from integration.cluster import SESSION, Cluster, partitions_of, until
 from integration.faulty import admins, wait_for_finding
 from integration.load import send
-from integration.prometheus import LIMIT_S, Prometheus, needs_prometheus
+from integration.prometheus import LIMIT_S, Prometheus, needs_prometheus, watching
 from integration.prometheus import until as wait_until
 from integration.test_command import run
 from integration.test_damage import flip
@@ -33,16 +31,6 @@ MAX_CONNECTIONS = 60
 # While the follower is still taken to be in sync, acks=all waits for it.
 UNTIL_REFUSED = (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS)
 pytestmark = [needs_prometheus, pytest.mark.timeout(300)]
-
-
-@contextmanager
-def watching(cluster: Cluster, folder: Path) -> Iterator[Prometheus]:
-    prometheus = Prometheus(folder / "prometheus", admins(cluster))
-    try:
-        prometheus.wait_healthy()
-        yield prometheus
-    finally:
-        prometheus.close()
 
 
 async def made(admin: Admin, bootstrap: str) -> None:
@@ -69,7 +57,7 @@ async def test_damage_elections_transactions_and_brokers_without_a_controller(
 def _go_through_faults(cluster: Cluster, folder: Path) -> None:
     one, two = cluster.nodes[1], cluster.nodes[2]
     bootstrap = cluster.bootstrap
-    with watching(cluster, folder) as watched:
+    with watching(admins(cluster), folder / "prometheus") as watched:
         flip(sorted((one.data / "damaged-0").glob("*.log"))[0])
         watched.wait_for("RecordsDamaged")
 
@@ -158,16 +146,30 @@ async def _elected(cluster: Cluster) -> None:
     await until(is_done, "the leader is elected")
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """For the tests that undo what they have done: all but the first of this file."""
+    keys = {**SESSION, "max.connections": str(MAX_CONNECTIONS), "group.consumer.session.timeout.ms": "45000"}
+    with Cluster(tmp_path_factory.mktemp("records"), 3, overrides=keys) as made:
+        asyncio.run(made.ready())
+        run("topic", "create", "orders", "-p", "6", "-r", "3", bootstrap=made.bootstrap)
+        run("topic", "create", "strict", "-r", "2", "-c", "min.insync.replicas=2", bootstrap=made.bootstrap)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def prometheus(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    with watching(admins(cluster), tmp_path_factory.mktemp("watched") / "prometheus") as started:
+        yield started
+
+
 @pytest.fixture
-def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
-    made = new_cluster(3, max_connections=str(MAX_CONNECTIONS), group_consumer_session_timeout_ms="45000")
-    asyncio.run(made.ready())
-    run("topic", "create", "orders", "-p", "6", "-r", "3", bootstrap=made.bootstrap)
-    run("topic", "create", "strict", "-r", "2", "-c", "min.insync.replicas=2", bootstrap=made.bootstrap)
-    return made
+def watched(prometheus: Prometheus) -> Prometheus:
+    prometheus.wait_quiet()
+    return prometheus
 
 
-def test_connections_that_are_refused(cluster: Cluster, tmp_path: Path) -> None:
+def test_connections_that_are_refused(cluster: Cluster, watched: Prometheus) -> None:
     node = cluster.nodes[1]
     held: list[socket.socket] = []
     is_ended = threading.Event()
@@ -181,73 +183,55 @@ def test_connections_that_are_refused(cluster: Cluster, tmp_path: Path) -> None:
             if len(held) > 3 * MAX_CONNECTIONS:
                 held.pop(0).close()
 
-    with watching(cluster, tmp_path) as watched:
-        crowding = threading.Thread(target=crowd)
-        crowding.start()
-        try:
-            watched.wait_for("ConnectionsRefused")
-        finally:
-            is_ended.set()
-            crowding.join()
-            for each in held:
-                each.close()
+    crowding = threading.Thread(target=crowd)
+    crowding.start()
+    try:
+        watched.wait_for("ConnectionsRefused")
+    finally:
+        is_ended.set()
+        crowding.join()
+        for each in held:
+            each.close()
 
 
-def test_requests_that_end_with_errors(cluster: Cluster, tmp_path: Path) -> None:
+async def test_requests_that_end_with_errors(cluster: Cluster, watched: Prometheus) -> None:
     """Programs that write with acks=all where replicas are missing, and try again at once."""
-
-    async def write(watched: Prometheus) -> None:
-        waiting = asyncio.create_task(asyncio.to_thread(watched.wait_for, "RequestErrors"))
-        async with cluster.admin() as admin:
-            (found,) = (await admin.describe_topic("strict")).partitions
-        leader, follower = (cluster.nodes[node] for node in found.replicas)
-        follower.kill()
-        while not waiting.done():
-            told = await produce((leader.host, leader.port), "strict", batch_of(b"x"))
-            assert told.error in UNTIL_REFUSED
-        await waiting
-
-    with watching(cluster, tmp_path) as watched:
-        asyncio.run(write(watched))
-        wait_for_finding(
-            cluster.bootstrap, "critical: 1 partitions have fewer replicas in sync than min.insync.replicas: strict-0"
-        )
-
-
-def test_a_partition_that_nobody_reads(cluster: Cluster, tmp_path: Path) -> None:
-    """A static member that leaves for a while: its partitions wait for it."""
-
-    async def leave(away: asyncio.Event, back: asyncio.Event) -> None:
-        async with Consumer("orders", bootstrap=cluster.bootstrap, group="g", client_id="here") as here:
-            async with Consumer("orders", bootstrap=cluster.bootstrap, group="g", instance_id="i-1") as other:
-                while not (here.assignment and other.assignment):
-                    await asyncio.gather(here.poll(timeout_ms=100), other.poll(timeout_ms=100))
-            away.set()
-            while not back.is_set():
-                await here.poll(timeout_ms=100)
-
-    async def whole(watched: Prometheus) -> None:
-        away, back = asyncio.Event(), asyncio.Event()
-        leaving = asyncio.create_task(leave(away, back))
-        try:
-            async with asyncio.timeout(LIMIT_S):
-                await away.wait()
-            await asyncio.to_thread(watched.wait_for, "PartitionUnowned")
-        finally:
-            back.set()
-            await leaving
-
-    with watching(cluster, tmp_path) as watched:
-        asyncio.run(whole(watched))
+    async with cluster.admin() as admin:
+        (found,) = await partitions_of(admin, "strict")
+    leader, follower = (cluster.nodes[node] for node in found.replicas)
+    waiting = asyncio.create_task(asyncio.to_thread(watched.wait_for, "RequestErrors"))
+    follower.kill()
+    while not waiting.done():
+        told = await produce((leader.host, leader.port), "strict", batch_of(b"x"))
+        assert told.error in UNTIL_REFUSED
+    await waiting
+    await asyncio.to_thread(
+        wait_for_finding,
+        cluster.bootstrap,
+        "critical: 1 partitions have fewer replicas in sync than min.insync.replicas: strict-0",
+    )
+    follower.launch()
+    await cluster.ready()
 
 
-def test_a_broker_that_is_frozen_hides_no_other_metric(cluster: Cluster, tmp_path: Path) -> None:
-    run("topic", "produce", "orders", given="a\nb\n", bootstrap=cluster.bootstrap)
-    for group in "abcdefgh":  # each broker coordinates some
-        run("topic", "consume", "orders", "-g", group, bootstrap=cluster.bootstrap)
-    with watching(cluster, tmp_path) as watched:
-        for node in (0, 1):
-            os.kill(cluster.nodes[node].process.pid, signal.SIGSTOP)
+async def _read(bootstrap: str, group: str) -> None:
+    async with Consumer("orders", bootstrap=bootstrap, group=group, auto_offset_reset="earliest") as consumer:
+        while not await consumer.poll():
+            pass
+        await consumer.commit()
+
+
+async def test_a_broker_that_is_frozen_hides_no_other_metric(cluster: Cluster, watched: Prometheus) -> None:
+    await send(cluster.bootstrap, "orders", [b"a", b"b"])
+    await asyncio.gather(*(_read(cluster.bootstrap, group) for group in "abcdefgh"))  # each broker coordinates some
+    await asyncio.to_thread(_freeze_two, cluster, watched)
+    await cluster.ready()
+
+
+def _freeze_two(cluster: Cluster, watched: Prometheus) -> None:
+    try:
+        for node in cluster.nodes[:2]:
+            node.signal(signal.SIGSTOP)
         watched.wait_for("NoController")
         # Of the two, the one that is no controller may be scraped later.
         is_up = partial(watched.ask, "query", query="up == 1")
@@ -255,3 +239,18 @@ def test_a_broker_that_is_frozen_hides_no_other_metric(cluster: Cluster, tmp_pat
             lambda: [item["metric"]["instance"] for item in is_up()["result"]] == [admins(cluster)[2]],
             lambda: str(is_up()),
         )
+    finally:
+        for node in cluster.nodes[:2]:
+            node.signal(signal.SIGCONT)
+
+
+async def test_a_partition_that_nobody_reads(cluster: Cluster, watched: Prometheus) -> None:
+    """A static member that leaves for a while: its partitions wait for it, until after the end of this file."""
+    async with Consumer("orders", bootstrap=cluster.bootstrap, group="g", client_id="here") as here:
+        async with Consumer("orders", bootstrap=cluster.bootstrap, group="g", instance_id="i-1") as other:
+            while not (here.assignment and other.assignment):
+                await asyncio.gather(here.poll(timeout_ms=100), other.poll(timeout_ms=100))
+        waiting = asyncio.create_task(asyncio.to_thread(watched.wait_for, "PartitionUnowned"))
+        while not waiting.done():
+            await here.poll(timeout_ms=100)
+        await waiting

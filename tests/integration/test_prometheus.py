@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from integration.prometheus import LIMIT_S, ROOT, RULES, Prometheus, needs_prometheus
+from integration.prometheus import LIMIT_S, ROOT, RULES, Prometheus, needs_prometheus, until, watching
 from integration.test_command import Up, run
 
-from barnabas.sync import Producer  # type: ignore[import-not-found]  # not in the tree that mypy sees
+from barnabas.sync import Admin, Producer  # type: ignore[import-not-found]  # not in the tree that mypy sees
 
 pytestmark = [needs_prometheus, pytest.mark.timeout(240)]
 
@@ -25,9 +25,10 @@ def admin_of(path: Path) -> str:
     return path.read_text(encoding="utf-8").partition("admin.listener=")[2].split()[0].rpartition("/")[2]
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[tuple[Up, str]]:
-    started = Up(tmp_path / "cluster", "-n", "3")
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, str]]:
+    """For all tests: each but the last undoes what it has done."""
+    started = Up(tmp_path_factory.mktemp("prometheus") / "cluster", "-n", "3")
     try:
         bootstrap = started.wait_ready()
         run("topic", "create", "t", "-p", "3", "-r", "3", "-c", "min.insync.replicas=2", bootstrap=bootstrap)
@@ -38,16 +39,24 @@ def cluster(tmp_path: Path) -> Iterator[tuple[Up, str]]:
         started.close()
 
 
-@pytest.fixture
-def watched(cluster: tuple[Up, str], tmp_path: Path) -> Iterator[Prometheus]:
-    """A healthy cluster, of which no alert fires after ten scrapes."""
+@pytest.fixture(scope="module")
+def prometheus(cluster: tuple[Up, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     admins = [admin_of(path) for path in sorted(cluster[0].folder.glob("*/server.properties"))]
-    prometheus = Prometheus(tmp_path / "prometheus", admins)
-    try:
-        prometheus.wait_healthy()
-        yield prometheus
-    finally:
-        prometheus.close()
+    with watching(admins, tmp_path_factory.mktemp("watched") / "prometheus") as started:
+        yield started
+
+
+@pytest.fixture
+def watched(cluster: tuple[Up, str], prometheus: Prometheus) -> Prometheus:
+    until(lambda: is_whole(cluster[1]), lambda: "three brokers take part again")
+    prometheus.wait_quiet()
+    return prometheus
+
+
+def is_whole(bootstrap: str) -> bool:
+    with Admin(bootstrap) as admin:
+        found = admin.describe_cluster()
+    return found.controller_id >= 0 and sum(not broker.fenced for broker in found.brokers) == 3
 
 
 def test_the_rules_and_a_scrape_are_what_promtool_accepts(cluster: tuple[Up, str]) -> None:
@@ -69,20 +78,6 @@ def test_rules_hold_what_their_unit_tests_say() -> None:
     tests = ROOT / "tests" / "integration" / "alerts_test.yml"
     checked = subprocess.run(["promtool", "test", "rules", str(tests)], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-
-
-def test_a_killed_broker(cluster: tuple[Up, str], watched: Prometheus) -> None:
-    up, bootstrap = cluster
-    run("topic", "create", "one", "-p", "3", "-r", "1", bootstrap=bootstrap)
-    run("topic", "create", "all", "-p", "1", "-r", "3", "-c", "min.insync.replicas=3", bootstrap=bootstrap)
-    os.kill(up.pids()[1], signal.SIGKILL)
-    watched.wait_for("BrokerDown", "UnderReplicated", "UnderMinIsr", "PartitionWithoutLeader")
-
-
-def test_a_lost_quorum(cluster: tuple[Up, str], watched: Prometheus) -> None:
-    for node in (0, 1):
-        os.kill(cluster[0].pids()[node], signal.SIGSTOP)
-    watched.wait_for("NoController")
 
 
 def test_frozen_followers_make_produce_slow(cluster: tuple[Up, str], watched: Prometheus) -> None:
@@ -138,3 +133,23 @@ def test_frozen_voters_make_commits_slow(cluster: tuple[Up, str], watched: Prome
             for pid in others:
                 os.kill(pid, signal.SIGCONT)
             changing.join(0.05)
+
+
+def test_a_lost_quorum(cluster: tuple[Up, str], watched: Prometheus) -> None:
+    pids = [cluster[0].pids()[node] for node in (0, 1)]
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        watched.wait_for("NoController")
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_killed_broker(cluster: tuple[Up, str], watched: Prometheus) -> None:
+    """The last one: the broker stays dead."""
+    up, bootstrap = cluster
+    run("topic", "create", "one", "-p", "3", "-r", "1", bootstrap=bootstrap)
+    run("topic", "create", "all", "-p", "1", "-r", "3", "-c", "min.insync.replicas=3", bootstrap=bootstrap)
+    os.kill(up.pids()[1], signal.SIGKILL)
+    watched.wait_for("BrokerDown", "UnderReplicated", "UnderMinIsr", "PartitionWithoutLeader")

@@ -17,7 +17,7 @@ import pytest
 from hostile.failed_logins import failing_login
 from integration.cluster import SESSION, Cluster, clean_environment
 from integration.faulty import admins, findings, wait_for_finding
-from integration.prometheus import LIMIT_S, Prometheus, needs_prometheus, until
+from integration.prometheus import LIMIT_S, needs_prometheus, until, watching
 
 from barnabas.log.disk.secret_files import write_secret
 from barnabas.net.base.local.certificates import broker_certificate, read_authority
@@ -39,13 +39,11 @@ def login(cluster: Cluster) -> tuple[str, str]:
 
 @needs_prometheus
 def test_failed_logins_are_an_alert_of_a_cluster_that_is_scraped_by_tls(cluster: Cluster, tmp_path: Path) -> None:
-    watched = Prometheus(
-        tmp_path / "prometheus",
-        admins(cluster),
-        scheme="https",
-        tls_config={"ca_file": cluster.login["ssl_cafile"]},
-        basic_auth={"username": "admin", "password": cluster.login["sasl_plain_password"]},
-    )
+    settings = {
+        "scheme": "https",
+        "tls_config": {"ca_file": cluster.login["ssl_cafile"]},
+        "basic_auth": {"username": "admin", "password": cluster.login["sasl_plain_password"]},
+    }
     host, _, port = cluster.logins.partition(",")[0].rpartition(":")
     context = ssl.create_default_context(cafile=cluster.login["ssl_cafile"])
     is_ended = threading.Event()
@@ -61,16 +59,14 @@ def test_failed_logins_are_an_alert_of_a_cluster_that_is_scraped_by_tls(cluster:
         while not is_ended.is_set():
             await asyncio.gather(*(attempt() for _ in range(5)), return_exceptions=True)
 
-    storming = threading.Thread(target=lambda: asyncio.run(storm()))
-    try:
-        watched.wait_healthy()
+    with watching(admins(cluster), tmp_path / "prometheus", **settings) as watched:
+        storming = threading.Thread(target=lambda: asyncio.run(storm()))
         storming.start()
-        watched.wait_for("LoginsFail")
-    finally:
-        is_ended.set()
-        if storming.ident is not None:
+        try:
+            watched.wait_for("LoginsFail")
+        finally:
+            is_ended.set()
             storming.join()
-        watched.close()
 
 
 def test_a_bundle_has_the_metrics_of_admin_ports_with_tls(cluster: Cluster, tmp_path: Path) -> None:

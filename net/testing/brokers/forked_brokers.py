@@ -1,7 +1,8 @@
 """`fork_broker`: starts broker processes as forks of a server that has their modules (`fork_server`), where that is possible.
 
 The first broker costs as much as a process of its own, each later one a tenth. The server belongs to this process, and ends with
-it. Elsewhere than on Linux, and for other programs, Pythons or environments, `spawn_process` starts the broker.
+it. It runs any module (`python -P -m MODULE`): the broker, or one that changes the broker first. Elsewhere than on Linux, and for
+other programs, Pythons or environments, `spawn_process` starts the broker.
 """
 
 import atexit
@@ -21,7 +22,6 @@ from barnabas.net.base.local.local_cluster import ClusterError, spawn_process
 from .fork_server import MAX_ORDER_BYTES, ForkOrder, decoded_pid, decoded_status
 
 _PROGRAM: Final = (sys.executable, "-P", "-m")
-_MODULES: Final = ("barnabas", "barnabas.net.testing.brokers.broker_main")
 _SERVER: Final = "barnabas.net.testing.brokers.fork_server"
 MAX_SERVERS: Final = 4  # of a process that changes its environment again and again
 _ANSWER_S: Final = 60.0  # for the imports of the server, which take a second on an idle machine
@@ -178,10 +178,10 @@ def fork_broker(
 
 
 def _server_for(command: Sequence[str], environment: Mapping[str, str]) -> _ForkServer | None:
-    is_known = tuple(command[: len(_PROGRAM)]) == _PROGRAM and command[len(_PROGRAM)] in _MODULES
+    is_module = tuple(command[: len(_PROGRAM)]) == _PROGRAM and len(command) > len(_PROGRAM)
     relevant = _relevant(environment)
     # The server has the environment of this process.
-    if sys.platform != "linux" or not is_known or relevant != _relevant(os.environ):
+    if sys.platform != "linux" or not is_module or relevant != _relevant(os.environ):
         return None
     with _LOCK:
         if relevant in _SERVERS and not _SERVERS[relevant].takes_orders:

@@ -71,7 +71,9 @@ class TransactionalLoad:
     topics: Mapping[str, int] = TOPICS
     topic_config: Mapping[str, Mapping[str, str]] = TOPIC_CONFIG
     progressing: tuple[Partition, ...] = tuple(place for place in PARTITIONS if place[0] in (SINK, COPIES, *BANKS))
-    hopeless_s: float = DRAIN_S  # a chain does not end that stands still, or has more outputs than inputs, for so long
+    roles: tuple[tuple[Role, int], ...] = ROLES
+    hopeless_s: float = DRAIN_S  # a chain that stands still for so long does not end
+    surplus_s: float = DRAIN_S  # one that has more outputs than inputs for so long does not end either
 
     def __init__(self, cluster: FaultCluster, history: History, rng: Random, slowness: float) -> None:
         self.bootstrap = cluster.bootstrap
@@ -80,7 +82,7 @@ class TransactionalLoad:
         self.clients: dict[str, Client] = {}
         folder = cluster.folder / "clients"
         folder.mkdir(parents=True)
-        for role, count in ROLES:
+        for role, count in self.roles:
             for slot in range(count):
                 client = Client(folder, role, slot, self.bootstrap, Random(rng.random()), PACE_S * slowness)
                 self.clients[client.name] = client
@@ -140,10 +142,12 @@ class TransactionalLoad:
             client.is_running for client in self._of("source")
         ):
             now_s = time.monotonic()
-            if counts != last and counts[SOURCE] >= max(counts[MIDDLE], counts[SINK], counts[COPIES]):
+            has_surplus = counts[SOURCE] < max(counts[MIDDLE], counts[SINK], counts[COPIES])
+            if counts != last and not has_surplus:
                 hopeful_s = now_s
             last = counts
-            if now_s > min(began_s + DRAIN_S, hopeful_s + self.hopeless_s) or self.failure() is not None:
+            patience_s = self.surplus_s if has_surplus else self.hopeless_s
+            if now_s > min(began_s + DRAIN_S, hopeful_s + patience_s) or self.failure() is not None:
                 self._stuck(f"the chain has not come to its end in {now_s - began_s:.0f} s: {dict(counts)}")
                 await self._tell_standing()
                 break

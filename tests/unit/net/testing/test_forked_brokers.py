@@ -116,6 +116,15 @@ def test_another_program_environment_or_a_long_one_starts_a_process_of_its_own(t
     assert (tmp_path / "other.log").read_text() == "other\n"
 
 
+def test_a_module_that_makes_a_broker_of_its_own_is_forked_too(tmp_path: Path) -> None:
+    """As those of tests that plant a bug in the broker before it starts."""
+    hold_all()
+    with (tmp_path / "other.log").open("wb") as log:
+        other = fork_broker([*LAUNCHER[:3], "this"], log, clean_environment(), die_with_parent=False)
+    assert isinstance(other, ForkedProcess) and other.wait(LIMIT_S) == 0
+    assert "Zen of Python" in (tmp_path / "other.log").read_text()
+
+
 @pytest.mark.parametrize("dies", [True, False])
 def test_a_broker_dies_with_the_process_that_has_started_it_if_it_is_to(
     tmp_path: Path, ports: list[int], dies: bool

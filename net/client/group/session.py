@@ -81,7 +81,20 @@ class Session(ABC):
         return
 
     async def leave(self) -> None:
-        """Stop, and tell the coordinator, if it can be reached soon."""
+        """Stop, and tell the coordinator, if it can be reached soon.
+
+        A caller that is cancelled waits for that, too, once: without it, the partitions of this member have no reader until its
+        session ends."""
+        leaving = asyncio.create_task(self._stop(), name="barnabas-leave")
+        try:
+            await asyncio.shield(leaving)
+        except asyncio.CancelledError:
+            await asyncio.wait([leaving])
+            raise
+        finally:
+            leaving.cancel()
+
+    async def _stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -121,6 +121,7 @@ long)
     long scripts/faults --workload transactions --seconds "$seconds" --seed "$seed"
     long scripts/faults failover --kills $((seconds / 60 + 1)) --seed "$seed"
     long scripts/hostile
+    long env BARNABAS_STORM_SECONDS="$seconds" BARNABAS_STORM_SEED="$seed" pytest -q tests/integration/test_transaction_storm.py
     long env BARNABAS_PGBENCH_KILLS=20 pytest -q tests/integration/test_pgbench_kills.py
     long scripts/other-spark
     # The campaigns of which the complete run has only the first seeds.

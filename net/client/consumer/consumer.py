@@ -265,18 +265,14 @@ class Consumer:
                 await self._rebalancing.give_up_all()
         finally:
             self._is_closed = True
-            await self._end()
-
-    async def _end(self) -> None:
-        """Each part, also if the caller is cancelled in the part before."""
-        async with AsyncExitStack() as parts:  # the last one ends first
-            parts.push_async_callback(self._client.close)
-            parts.push_async_callback(self._fetcher.close)
-            parts.push_async_callback(self._positions.close)
-            parts.callback(self._reading.stop_cursor)
-            if self._subscriber.session is not None:
-                parts.push_async_callback(self._subscriber.session.leave)
-            parts.push_async_callback(self._commits.close)
+            # The last one ends first. Each does, also if the caller is cancelled in another one.
+            async with AsyncExitStack() as parts:
+                for close in (self._client.close, self._fetcher.close, self._positions.close):
+                    parts.push_async_callback(close)
+                parts.callback(self._reading.stop_cursor)
+                if self._subscriber.session is not None:
+                    parts.push_async_callback(self._subscriber.session.leave)
+                parts.push_async_callback(self._commits.close)
 
     # --- what to read ------------------------------------------------------------------------------------------------
 

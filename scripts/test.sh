@@ -130,6 +130,7 @@ long)
     long scripts/faults failover --kills $((seconds / 60 + 1)) --seed "$seed"
     long scripts/hostile
     long scripts/fuzz-records 200000 "$seed"
+    long env BARNABAS_STORM_SECONDS="$seconds" BARNABAS_STORM_SEED="$seed" pytest -q tests/integration/test_transaction_storm.py
     long env BARNABAS_PGBENCH_KILLS=20 pytest -q tests/integration/test_pgbench_kills.py
     long env BARNABAS_CHAIN_KILLS=5 pytest -q tests/integration/test_spark_log_chain.py
     long scripts/other-spark

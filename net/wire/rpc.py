@@ -12,6 +12,7 @@ import asyncio
 import os
 import weakref
 from collections.abc import Iterable
+from contextlib import AsyncExitStack
 from random import Random
 from typing import Any, Final
 
@@ -371,11 +372,13 @@ class RpcPool:
         opening = list(self._opening.values())
         for task in opening:
             task.cancel()
-        await asyncio.gather(*opening, return_exceptions=True)
-        connections = list(self._open.values())
-        self._open.clear()
-        for connection in connections:
-            await connection.close()
+        try:
+            await asyncio.gather(*opening, return_exceptions=True)
+        finally:
+            async with AsyncExitStack() as connections:
+                for connection in self._open.values():
+                    connections.push_async_callback(connection.close)
+                self._open.clear()
 
     async def _connect(self, address: tuple[str, int]) -> RpcConnection:
         _, not_before = self._failures.get(address, (0, 0.0))

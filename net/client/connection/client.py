@@ -133,13 +133,17 @@ class Client:
         tasks = [task for task in (self._keeper, self._refreshing) if task is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._keeper is not None:
-            await self._close_pools()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            if self._keeper is not None:
+                await self._close_pools()
 
     async def _close_pools(self) -> None:
-        await self._control.close()
-        await self._bulk.close()
+        try:
+            await self._control.close()
+        finally:
+            await self._bulk.close()
 
     def _rpc_pool(self) -> Pool:
         return RpcPool(

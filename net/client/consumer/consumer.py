@@ -7,6 +7,7 @@ application is still processing, and never revokes a partition between two calls
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -264,13 +265,14 @@ class Consumer:
                 await self._rebalancing.give_up_all()
         finally:
             self._is_closed = True
-            await self._commits.close()
-            if self._subscriber.session is not None:
-                await self._subscriber.session.leave()
-            self._reading.stop_cursor()
-            await self._positions.close()
-            await self._fetcher.close()
-            await self._client.close()
+            # The last one ends first. Each does, also if the caller is cancelled in another one.
+            async with AsyncExitStack() as parts:
+                for close in (self._client.close, self._fetcher.close, self._positions.close):
+                    parts.push_async_callback(close)
+                parts.callback(self._reading.stop_cursor)
+                if self._subscriber.session is not None:
+                    parts.push_async_callback(self._subscriber.session.leave)
+                parts.push_async_callback(self._commits.close)
 
     # --- what to read ------------------------------------------------------------------------------------------------
 

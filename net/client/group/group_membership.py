@@ -72,6 +72,8 @@ class GroupMembership(Ownership):
         self._rebalance_timeout_ms = rebalance_timeout_ms
         self._assignor = assignor
         self.max_wait_ms = max_wait_ms  # 0: heartbeats are answered at once.
+        # For all that we know: also by a heartbeat whose answer never came. True of every member.
+        self._may_be_member = False
         self._news = 1  # Counts changes of what we own or want; a heartbeat says all of it until one is answered.
         self._news_said = 0
         self._news_known = 0
@@ -89,6 +91,7 @@ class GroupMembership(Ownership):
     def heartbeat(self) -> ConsumerGroupHeartbeatRequest:
         """The next heartbeat: complete where we have news, otherwise short. A member waits for its answer."""
         assert self.state is not State.LEFT
+        self._may_be_member = True
         self._news_said = self._news
         if not self.must_tell:
             return ConsumerGroupHeartbeatRequest(
@@ -145,6 +148,8 @@ class GroupMembership(Ownership):
     def failed(self, error: BarnabasError) -> Verdict:
         """A heartbeat was refused or lost. After REJOIN all partitions are lost and the next heartbeat joins again."""
         self.gave_up()
+        if error.code == ErrorCode.UNKNOWN_MEMBER_ID:
+            self._may_be_member = False
         if error.code in _FENCED:
             self.fence()
             return Verdict.REJOIN
@@ -164,14 +169,17 @@ class GroupMembership(Ownership):
         return self.state is State.LEFT
 
     def leave(self, reason: str = "") -> ConsumerGroupHeartbeatRequest | None:
-        """Leave; returns the last heartbeat, or None without a membership. All partitions are lost.
+        """Leave; returns the last heartbeat, or None if the coordinator cannot know the member. All partitions are lost.
+
+        A join whose answer has not come may have made it a member, which would keep partitions until its session ends. It has
+        chosen its id itself, so that it can leave (KIP-1082).
 
         `reason` is a cause code of `group explain`, or a sentence that it shows."""
-        was_member = self.state is State.MEMBER
+        may_be_member, self._may_be_member = self._may_be_member, False
         epoch = LEAVE_EPOCH if self.instance_id is None else LEAVE_FOR_A_WHILE_EPOCH
         self.fence()
         self.state = State.LEFT
-        if not was_member:
+        if not may_be_member:
             return None
         return ConsumerGroupHeartbeatRequest(
             group_id=self.group_id,

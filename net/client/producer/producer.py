@@ -215,8 +215,10 @@ class Producer:
             pass
         finally:
             self._buffer.close()
-            await self._sender.close()
-            await self._client.close()
+            try:
+                await self._sender.close()
+            finally:
+                await self._client.close()
 
     @property
     def client(self) -> Client:

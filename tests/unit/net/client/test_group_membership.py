@@ -18,7 +18,8 @@ SEEDS = 1_000
 STEPS = 60
 MOST_MEMBERS = 4
 ROUNDS_TO_SETTLE = 16
-ROUND_MS = GroupSettings().session_timeout_ms // 8  # who joined, and went without having heard that it did, is put out
+# No session ends meanwhile: also a member that leaves without the answer to its join leaves nothing behind.
+ROUND_MS = GroupSettings().session_timeout_ms // (2 * ROUNDS_TO_SETTLE)
 ALL = {TopicPartition("t", number) for number in range(4)}
 
 
@@ -75,6 +76,24 @@ def test_what_was_given_and_taken_back_before_it_was_adopted_is_let_go_of() -> N
     third = Member(bench, "third")
     third.beat()
     settle(first, third)
+
+
+def test_a_member_that_leaves_without_the_answer_to_its_join_has_left() -> None:
+    bench = Bench()
+    gone, second = Member(bench, "gone"), Member(bench, "second")
+    gone.beat(is_answer_lost=True)
+    gone.leave()
+    settle(second)
+
+
+def test_a_member_that_the_coordinator_has_removed_need_not_leave() -> None:
+    bench = Bench()
+    member = Member(bench, "m")
+    member.beat()
+    bench.tick(GroupSettings().session_timeout_ms)
+    member.beat()
+    assert member.machine.state is State.JOINING
+    assert member.machine.leave() is None
 
 
 def test_every_partition_is_read_in_the_end() -> None:

@@ -1,6 +1,7 @@
 """What a consumer sends for its start: one heartbeat for what it has taken, and no connection that it does not need later."""
 
 import asyncio
+from typing import Any
 
 from unit.net.client.consumer_world import T0, consumer, filled, read
 from unit.net.client.fake_groups import FakeGroups
@@ -9,6 +10,7 @@ from unit.net.client.virtual_time import run
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatRequest
 from barnabas.net.client.group.group_membership import GroupMembership
 from barnabas.net.client.group.ownership import Subscription
+from barnabas.net.wire.protocol.api_keys import ApiKey
 from barnabas.net.wire.protocol.requests import ListOffsetsRequest
 
 from .test_told_offsets import assigned
@@ -50,6 +52,31 @@ def test_a_heartbeat_under_way_is_given_up_only_for_what_it_does_not_contain() -
     assert machine.heartbeat().owned == ()
     machine.leave()
     assert not machine.has_more_to_tell
+
+
+def test_a_consumer_that_closes_before_the_answer_to_its_join_leaves_the_group() -> None:
+    """Otherwise it would keep its partitions for a whole session."""
+
+    async def main() -> None:
+        cluster = filled(10)
+        groups = FakeGroups(cluster)
+        joined = asyncio.Event()
+        answer = cluster.answers[ApiKey.CONSUMER_GROUP_HEARTBEAT]
+
+        async def lost(node: Any, request: ConsumerGroupHeartbeatRequest) -> Any:
+            told = await answer(node, request)
+            if request.member_epoch == 0:
+                joined.set()
+                await asyncio.Event().wait()
+            return told
+
+        cluster.answers[ApiKey.CONSUMER_GROUP_HEARTBEAT] = lost
+        async with consumer(cluster, "t", group="g"):
+            await joined.wait()
+            assert groups.machine("g").state.groups["g"].members
+        assert not groups.machine("g").state.groups["g"].members
+
+    run(main())
 
 
 def test_a_consumer_opens_one_connection_to_a_leader() -> None:

@@ -46,7 +46,7 @@ def round_trip(
 ) -> list[str]:
     """The command line of RoundTrip.java."""
     return [
-        "java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*",
+        "java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", *programs.QUICK_JAVA, "-cp", f"{libraries}/*",
         str(SOURCES / "RoundTrip.java"), bootstrap, topic, str(count), str(pause_ms), codecs, protocols,
     ]  # fmt: skip
 
@@ -57,7 +57,7 @@ def refusals(libraries: Path, bootstrap: str) -> list[str]:
     return [
         "java",
         quiet,
-        "-XX:TieredStopAtLevel=1",
+        *programs.QUICK_JAVA,
         "-cp",
         f"{libraries}/*",
         str(SOURCES / "Refusals.java"),
@@ -69,7 +69,7 @@ def transactions(libraries: Path, bootstrap: str, topic: str, *, count: int) -> 
     """The command line of Transactions.java."""
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
     source = str(SOURCES / "Transactions.java")
-    return ["java", quiet, "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*", source, bootstrap, topic, str(count)]
+    return ["java", quiet, *programs.QUICK_JAVA, "-cp", f"{libraries}/*", source, bootstrap, topic, str(count)]
 
 
 def logins(libraries: Path, topic: str, *files: str, allowed_urls: str) -> list[str]:
@@ -77,7 +77,7 @@ def logins(libraries: Path, topic: str, *files: str, allowed_urls: str) -> list[
     allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={allowed_urls}"
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
     return [
-        "java", quiet, allowed, "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*", str(SOURCES / "Logins.java"), topic, *files,
+        "java", quiet, allowed, *programs.QUICK_JAVA, "-cp", f"{libraries}/*", str(SOURCES / "Logins.java"), topic, *files,
     ]  # fmt: skip
 
 
@@ -85,10 +85,10 @@ def access_admin(libraries: Path, settings: Path, topic: str) -> list[str]:
     """The command line of AccessAdmin.java."""
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
     source = str(SOURCES / "AccessAdmin.java")
-    return ["java", quiet, "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*", source, str(settings), topic]
+    return ["java", quiet, *programs.QUICK_JAVA, "-cp", f"{libraries}/*", source, str(settings), topic]
 
 
 def tool(libraries: Path, main_class: str, *arguments: str) -> list[str]:
     """The command line of one of Kafka's tools, such as kafka.admin.ConfigCommand."""
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
-    return ["java", quiet, "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*", main_class, *arguments]
+    return ["java", quiet, *programs.QUICK_JAVA, "-cp", f"{libraries}/*", main_class, *arguments]

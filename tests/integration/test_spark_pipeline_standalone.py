@@ -18,7 +18,7 @@ from integration.access_log_facts import ROOT
 from integration.cluster import Cluster, until
 from integration.declared_pipeline import empty_database, rows_in
 from integration.spark_daemons import HOST, Daemon, executors, standalone
-from integration.spark_world import create_topic, send
+from integration.spark_world import QUICK_JAVA, create_topic, send
 from integration.test_spark_pipeline_kills import Command
 from integration.test_spark_sink import read
 
@@ -35,7 +35,7 @@ SETTINGS = f"""
 "spark.executor.memory" = "512m"
 "spark.ui.enabled" = "false"
 "spark.sql.shuffle.partitions" = "2"
-"spark.executor.extraJavaOptions" = "-XX:TieredStopAtLevel=1"
+"spark.executor.extraJavaOptions" = "{QUICK_JAVA}"
 """
 FILE = """
 name = "{name}"

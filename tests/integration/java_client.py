@@ -1,5 +1,7 @@
 """Kafka's own client and tools, in Java: fetched by mvn into a temporary folder; the client is run from one source file."""
 
+import hashlib
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -19,15 +21,30 @@ def find() -> str:
 def fetch(folder: Path, version: str, libraries: str = "pom.xml", of: str = "kafka") -> Path | None:
     """Return the folder of the libraries that a pom names, or None where Maven Central is out of reach. `of`: whose version."""
     target = folder / version
+    pom = SOURCES / libraries
     with programs.cache("maven") as repository:
-        made = subprocess.run(
-            [
-                "mvn", "-q", "-B", "-f", str(SOURCES / libraries), f"-Dmaven.repo.local={repository}",
-                f"-D{of}.version={version}", "dependency:copy-dependencies", f"-DoutputDirectory={target}",
-            ],
-            env=clean_environment(), capture_output=True, timeout=FETCH_LIMIT_S, check=False,
-        )  # fmt: skip
-    return target if made.returncode == 0 else None
+        kept = repository / "fetched" / f"{pom.stem}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:16]}-{of}-{version}"
+        if not kept.is_dir() and not _copied(repository, pom, f"-D{of}.version={version}", kept):
+            return None
+        shutil.copytree(kept, target)
+    return target
+
+
+def _copied(repository: Path, pom: Path, version: str, kept: Path) -> bool:
+    """Let mvn copy libraries, which takes six seconds of a processor also where it downloads nothing: once for many tests."""
+    part = kept.with_name(f"{kept.name}.part")  # of a run that was killed, too: `kept` is always complete
+    shutil.rmtree(part, ignore_errors=True)
+    made = subprocess.run(
+        [
+            "mvn", "-q", "-B", "-f", str(pom), f"-Dmaven.repo.local={repository}", version,
+            "dependency:copy-dependencies", f"-DoutputDirectory={part}",
+        ],
+        env={**clean_environment(), "MAVEN_OPTS": " ".join(programs.QUICK_JAVA)}, capture_output=True,
+        timeout=FETCH_LIMIT_S, check=False,
+    )  # fmt: skip
+    if made.returncode == 0:
+        part.rename(kept)
+    return made.returncode == 0
 
 
 def compiled(folder: Path, libraries: Path, name: str) -> str:

@@ -122,6 +122,7 @@ long)
     long scripts/faults failover --kills $((seconds / 60 + 1)) --seed "$seed"
     long scripts/hostile
     long env BARNABAS_PGBENCH_KILLS=20 pytest -q tests/integration/test_pgbench_kills.py
+    long env BARNABAS_SPARK_KILLS=6 pytest -q tests/integration/test_spark_kills.py
     long scripts/other-spark
     # The campaigns of which the complete run has only the first seeds.
     long env BARNABAS_SIMULATION_SEEDS=60 BARNABAS_SIMULATION_SECONDS="$seconds" BARNABAS_SHARE_SIMULATION_SEEDS=60 \

@@ -133,6 +133,7 @@ long)
     long env BARNABAS_STORM_SECONDS="$seconds" BARNABAS_STORM_SEED="$seed" pytest -q tests/integration/test_transaction_storm.py
     long env BARNABAS_PGBENCH_KILLS=20 pytest -q tests/integration/test_pgbench_kills.py
     long env BARNABAS_CHAIN_KILLS=5 pytest -q tests/integration/test_spark_log_chain.py
+    long env BARNABAS_SPARK_KILLS=6 pytest -q tests/integration/test_spark_kills.py
     long scripts/other-spark
     # The campaigns of which the complete run has only the first seeds.
     long env BARNABAS_SIMULATION_SEEDS=60 BARNABAS_SIMULATION_SECONDS="$seconds" BARNABAS_SHARE_SIMULATION_SEEDS=60 \

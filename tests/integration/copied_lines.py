@@ -18,7 +18,7 @@ from typing import Any
 
 from integration.cluster import Cluster, until
 from integration.harm import Harm
-from integration.programs import TAIL_CHARACTERS, Program
+from integration.programs import QUICK_JAVA, TAIL_CHARACTERS, Program
 
 from barnabas.net.base.local import local_cluster
 from barnabas.net.client.consumer.consumer import Consumer
@@ -85,7 +85,7 @@ class Workers:
             f"{log}.log.org.apache.kafka.clients.producer.internals.TransactionManager=debug",
             f"{log}.showDateTime=true",
             f"{log}.dateTimeFormat=HH:mm:ss.SSS",
-            "-XX:TieredStopAtLevel=1",
+            *QUICK_JAVA,
         ]
         main = "org.apache.kafka.connect.cli.ConnectDistributed"
         return Program(name, ["java", *quiet, "-cp", f"{libraries}/*", main, str(file)], folder / "programs")

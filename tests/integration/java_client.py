@@ -1,5 +1,7 @@
 """Kafka's own client and tools, in Java: fetched by mvn into a temporary folder; the client is run from one source file."""
 
+import hashlib
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -19,15 +21,30 @@ def find() -> str:
 def fetch(folder: Path, version: str, libraries: str = "pom.xml", of: str = "kafka") -> Path | None:
     """Return the folder of the libraries that a pom names, or None where Maven Central is out of reach. `of`: whose version."""
     target = folder / version
+    pom = SOURCES / libraries
     with programs.cache("maven") as repository:
-        made = subprocess.run(
-            [
-                "mvn", "-q", "-B", "-f", str(SOURCES / libraries), f"-Dmaven.repo.local={repository}",
-                f"-D{of}.version={version}", "dependency:copy-dependencies", f"-DoutputDirectory={target}",
-            ],
-            env=clean_environment(), capture_output=True, timeout=FETCH_LIMIT_S, check=False,
-        )  # fmt: skip
-    return target if made.returncode == 0 else None
+        kept = repository / "fetched" / f"{pom.stem}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:16]}-{of}-{version}"
+        if not kept.is_dir() and not _copied(repository, pom, f"-D{of}.version={version}", kept):
+            return None
+        shutil.copytree(kept, target)
+    return target
+
+
+def _copied(repository: Path, pom: Path, version: str, kept: Path) -> bool:
+    """Let mvn copy libraries, which takes six seconds of a processor also where it downloads nothing: once for many tests."""
+    part = kept.with_name(f"{kept.name}.part")  # of a run that was killed, too: `kept` is always complete
+    shutil.rmtree(part, ignore_errors=True)
+    made = subprocess.run(
+        [
+            "mvn", "-q", "-B", "-f", str(pom), f"-Dmaven.repo.local={repository}", version,
+            "dependency:copy-dependencies", f"-DoutputDirectory={part}",
+        ],
+        env={**clean_environment(), "MAVEN_OPTS": " ".join(programs.QUICK_JAVA)}, capture_output=True,
+        timeout=FETCH_LIMIT_S, check=False,
+    )  # fmt: skip
+    if made.returncode == 0:
+        part.rename(kept)
+    return made.returncode == 0
 
 
 def compiled(folder: Path, libraries: Path, name: str) -> str:
@@ -46,7 +63,7 @@ def round_trip(
 ) -> list[str]:
     """The command line of RoundTrip.java."""
     return [
-        "java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*",
+        "java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", *programs.QUICK_JAVA, "-cp", f"{libraries}/*",
         str(SOURCES / "RoundTrip.java"), bootstrap, topic, str(count), str(pause_ms), codecs, protocols,
     ]  # fmt: skip
 
@@ -57,7 +74,7 @@ def refusals(libraries: Path, bootstrap: str) -> list[str]:
     return [
         "java",
         quiet,
-        "-XX:TieredStopAtLevel=1",
+        *programs.QUICK_JAVA,
         "-cp",
         f"{libraries}/*",
         str(SOURCES / "Refusals.java"),
@@ -69,7 +86,7 @@ def transactions(libraries: Path, bootstrap: str, topic: str, *, count: int) -> 
     """The command line of Transactions.java."""
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
     source = str(SOURCES / "Transactions.java")
-    return ["java", quiet, "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*", source, bootstrap, topic, str(count)]
+    return ["java", quiet, *programs.QUICK_JAVA, "-cp", f"{libraries}/*", source, bootstrap, topic, str(count)]
 
 
 def logins(libraries: Path, topic: str, *files: str, allowed_urls: str) -> list[str]:
@@ -77,7 +94,7 @@ def logins(libraries: Path, topic: str, *files: str, allowed_urls: str) -> list[
     allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={allowed_urls}"
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
     return [
-        "java", quiet, allowed, "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*", str(SOURCES / "Logins.java"), topic, *files,
+        "java", quiet, allowed, *programs.QUICK_JAVA, "-cp", f"{libraries}/*", str(SOURCES / "Logins.java"), topic, *files,
     ]  # fmt: skip
 
 
@@ -85,10 +102,10 @@ def access_admin(libraries: Path, settings: Path, topic: str) -> list[str]:
     """The command line of AccessAdmin.java."""
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
     source = str(SOURCES / "AccessAdmin.java")
-    return ["java", quiet, "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*", source, str(settings), topic]
+    return ["java", quiet, *programs.QUICK_JAVA, "-cp", f"{libraries}/*", source, str(settings), topic]
 
 
 def tool(libraries: Path, main_class: str, *arguments: str) -> list[str]:
     """The command line of one of Kafka's tools, such as kafka.admin.ConfigCommand."""
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
-    return ["java", quiet, "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*", main_class, *arguments]
+    return ["java", quiet, *programs.QUICK_JAVA, "-cp", f"{libraries}/*", main_class, *arguments]

@@ -8,6 +8,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from integration import java_client
 from integration.cluster import clean_environment, until
+from integration.programs import QUICK_JAVA
 
 from barnabas.net.base.local.ports import free_ports
 
@@ -75,7 +76,7 @@ class KafkaBroker:
         await until(answers, "Kafka answers", timeout_s=START_LIMIT_S)
 
     def _launched(self) -> "subprocess.Popen[bytes]":
-        command = ["java", "-Xmx512m", f"-Dkafka.logs.dir={self._folder}", "-cp", f"{self._libraries}/*"]
+        command = ["java", *QUICK_JAVA, "-Xmx512m", f"-Dkafka.logs.dir={self._folder}", "-cp", f"{self._libraries}/*"]
         with (self._folder / "broker.log").open("wb") as log:
             return subprocess.Popen(
                 [*command, "kafka.Kafka", str(self._file)], stdout=log, stderr=log, env=clean_environment()

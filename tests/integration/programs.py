@@ -16,6 +16,15 @@ from integration.cluster import clean_environment, until
 FETCH_LIMIT_S = 600.0  # a build in Go takes ten seconds of two processors, and more beside other work
 STOP_LIMIT_S = 30.0
 TAIL_CHARACTERS = 3_000
+# For each JVM of a test. None runs long enough for the second compiler, or for a garbage collector with threads. Without the
+# verification of classes of released libraries, a start of Spark with one query takes a quarter less processor time.
+QUICK_JAVA = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-Xshare:auto",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",
+)
 
 
 def missing(*programs: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+from integration import programs
 from integration.cluster import Cluster, until
 from integration.decided import wait_for_markers
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -23,9 +24,7 @@ from barnabas.net.client.producer.producer import Producer
 from barnabas.spark_connector.session import session_on
 
 FORMAT = "barnabas"
-QUICK_JAVA = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"  # Nothing here runs long enough for the second compiler.
-)
+QUICK_JAVA = " ".join(programs.QUICK_JAVA)
 STREAM_DEADLINE_S = 90
 Options = dict[str, str | int]
 

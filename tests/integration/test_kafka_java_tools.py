@@ -1,12 +1,13 @@
 """Kafka's own command-line tools, in Java, against three real brokers: dynamic configurations, features, transactions."""
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from integration import java_client
-from integration.cluster import Cluster, full_isr
-from integration.java_tools import Tools
+from integration.cluster import Cluster, full_isr, until
+from integration.java_tools import ToolRunner, Tools, tool_runner
 
 from barnabas.log.format.record_batch import patch
 from barnabas.log.format.record_codec import ProducerFields, encode_batch
@@ -14,7 +15,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.admin.admin import LATEST
 
 VERSION = "4.1.1"
-LIMIT_S = 240.0  # of a test: JVMs start one after another
+LIMIT_S = 240.0  # of a test: a dozen tools, one after another
 
 if java_client.find():
     pytest.skip(java_client.find(), allow_module_level=True)
@@ -22,21 +23,37 @@ pytestmark = pytest.mark.timeout(LIMIT_S)
 
 
 @pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToolRunner]:
     found = java_client.fetch(tmp_path_factory.mktemp("tools"), VERSION, "tools.xml")
     if found is None:
         pytest.skip("Maven Central is out of reach")
-    return found
+    with tool_runner(found) as started:
+        yield started
 
 
 class ConfigTools(Tools):
     async def configs(self, *arguments: str) -> str:
         return await self.run("kafka.admin.ConfigCommand", *arguments)
 
+    async def until_described(self, words: str, *arguments: str, is_gone: bool = False) -> None:
+        """The broker that is asked may learn a moment later what the controller has confirmed."""
+        said = ""
+
+        async def is_so() -> bool:
+            nonlocal said
+            said = await self.configs("--describe", *arguments)
+            return (words in said) != is_gone
+
+        try:
+            await until(is_so, f"{words} {'is gone' if is_gone else 'is described'}")
+        except AssertionError as error:
+            error.add_note(said)
+            raise
+
 
 @pytest.fixture
-async def tools(shared_cluster: Cluster, libraries: Path) -> ConfigTools:
-    return ConfigTools(libraries, (await shared_cluster.ready()).bootstrap)
+async def tools(shared_cluster: Cluster, runner: ToolRunner) -> ConfigTools:
+    return ConfigTools(runner, (await shared_cluster.ready()).bootstrap)
 
 
 async def test_kafka_configs_changes_brokers_while_they_run(shared_cluster: Cluster, tools: ConfigTools) -> None:
@@ -46,14 +63,15 @@ async def test_kafka_configs_changes_brokers_while_they_run(shared_cluster: Clus
     for where in ("--entity-default", "--entity-name 1"):
         altered = await tools.configs("--alter", brokers, where, "--add-config log.retention.ms=123456789")
         assert "Completed updating" in altered, altered
-        assert "log.retention.ms=123456789" in await tools.configs("--describe", brokers, where)
-    topic = await tools.configs("--describe --entity-type topics --entity-name dynamic --all")
-    assert "retention.ms=123456789" in topic and "DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=123456789" in topic
+        await tools.until_described("log.retention.ms=123456789", brokers, where)
+    topic = "--entity-type topics --entity-name dynamic --all"
+    await tools.until_described("DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=123456789", topic)
+    assert " retention.ms=123456789" in await tools.configs("--describe", topic)
     for where in ("--entity-default", "--entity-name 1"):
         assert "Completed updating" in await tools.configs(
             "--alter", brokers, where, "--delete-config log.retention.ms"
         )
-        assert "log.retention.ms" not in await tools.configs("--describe", brokers, where)
+        await tools.until_described("log.retention.ms", brokers, where, is_gone=True)
     for wrong in ("controlled.shutdown.timeout.ms=3", "log.cleaner.threads=2", "log.retention.ms=soon"):
         refused = await tools.configs("--alter", brokers, "--entity-default --add-config", wrong)
         assert "InvalidConfigurationException" in refused and wrong.partition("=")[0] in refused
@@ -64,7 +82,7 @@ async def test_kafka_configs_changes_groups(tools: ConfigTools) -> None:
     altered = await tools.configs("--alter", group, "--add-config consumer.heartbeat.interval.ms=1500")
     assert "Completed updating config for group by-tool" in altered, altered
     for described in (group, "--entity-type groups"):
-        assert "consumer.heartbeat.interval.ms=1500" in await tools.configs("--describe", described)
+        await tools.until_described("consumer.heartbeat.interval.ms=1500", described)
     refused = await tools.configs("--alter", group, "--add-config streams.session.timeout.ms=45000")
     assert "InvalidConfigurationException" in refused and "streams groups are not supported" in refused
     removed = await tools.configs("--alter", group, "--delete-config consumer.heartbeat.interval.ms")
@@ -87,13 +105,13 @@ async def test_kafka_configs_sets_and_removes_quotas(tools: ConfigTools) -> None
     both = "--entity-type users --entity-name u --entity-type clients --entity-default"
     altered = await tools.configs("--alter", both, "--add-config producer_byte_rate=1024,request_percentage=2.5")
     assert "Completed updating config" in altered, altered
-    described = await tools.configs("--describe", both)
-    assert "producer_byte_rate=1024.0" in described and "request_percentage=2.5" in described, described
+    for words in ("producer_byte_rate=1024.0", "request_percentage=2.5"):
+        await tools.until_described(words, both)
     hosts = "--entity-type ips --entity-name 10.0.0.1"
     assert "Completed updating" in await tools.configs("--alter", hosts, "--add-config connection_creation_rate=5")
     removed = await tools.configs("--alter", both, "--delete-config producer_byte_rate,request_percentage")
     assert "Completed updating" in removed, removed
-    assert "producer_byte_rate" not in await tools.configs("--describe", both)
+    await tools.until_described("producer_byte_rate", both, is_gone=True)
 
 
 async def test_kafka_features_shows_what_is_served(tools: ConfigTools) -> None:
@@ -131,7 +149,7 @@ def write_stray_transaction(data: Path, topic: str) -> None:
     log.write_bytes(batch)
 
 
-async def test_kafka_transactions_finds_and_aborts_what_hangs(tmp_path: Path, libraries: Path) -> None:
+async def test_kafka_transactions_finds_and_aborts_what_hangs(tmp_path: Path, runner: ToolRunner) -> None:
     with Cluster(tmp_path, 1) as cluster:
         await cluster.ready()
         async with cluster.admin() as admin:
@@ -143,7 +161,7 @@ async def test_kafka_transactions_finds_and_aborts_what_hangs(tmp_path: Path, li
         await cluster.ready()
         async with cluster.admin() as admin:
             await full_isr(admin, ["stray"])  # tools look for transactions of partitions with a leader
-        tools = Tools(libraries, cluster.bootstrap)
+        tools = Tools(runner, cluster.bootstrap)
         place = "--topic stray --partition 0"
         found = await tools.run(TRANSACTIONS, "find-hanging --broker-id 0")
         assert "stray" in found and "4711" in found, found

@@ -10,7 +10,7 @@ import pytest
 from integration import java_client
 from integration.cluster import Cluster, until
 from integration.load import read_all, send
-from integration.programs import Program
+from integration.programs import QUICK_JAVA, Program
 
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.consumer.consumer import Consumer
@@ -54,7 +54,7 @@ def settings(east: Cluster, west: Cluster) -> dict[str, object]:
 def mirroring(folder: Path, libraries: Path, values: dict[str, object]) -> Iterator[Program]:
     file = folder / "mirror.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in values.items()), encoding="utf-8")
-    quiet = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-XX:TieredStopAtLevel=1"]
+    quiet = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", *QUICK_JAVA]
     main = "org.apache.kafka.connect.mirror.MirrorMaker"
     program = Program("mirror-maker", ["java", *quiet, "-cp", f"{libraries}/*", main, str(file)], folder / "programs")
     program.start()

@@ -1,13 +1,12 @@
 """Kafka's own tools and its Admin, in Java, log in by SCRAM over TLS from PEM files, and manage users, permissions and quotas."""
 
-import asyncio
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from integration import java_client, programs
 from integration.cluster import SESSION, Cluster, until
+from integration.java_tools import TOOL_LIMIT_S, ToolRunner, tool_runner
 
 from barnabas.log.vocabulary.access.acls import Operation
 from barnabas.net.base.local.secure_layout import CLIENT_PROPERTIES
@@ -15,11 +14,10 @@ from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.connection.security import SecurityOptions
 
 VERSION = "4.1.1"
-TOOL_LIMIT_S = 60.0  # of one call, which takes two seconds where nothing else runs
 
 if java_client.find():
     pytest.skip(java_client.find(), allow_module_level=True)
-pytestmark = pytest.mark.timeout(240.0)  # JVMs start one after another
+pytestmark = pytest.mark.timeout(240.0)  # a JVM starts, and its tools one after another
 
 
 @pytest.fixture(scope="module")
@@ -36,38 +34,38 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield started
 
 
-async def run(libraries: Path, cluster: Cluster, main_class: str, *arguments: str, config: Path | None = None) -> str:
+@pytest.fixture(scope="module")
+def runner(libraries: Path) -> Iterator[ToolRunner]:
+    with tool_runner(libraries) as started:
+        yield started
+
+
+async def run(
+    runner: ToolRunner, cluster: Cluster, main_class: str, *arguments: str, config: Path | None = None
+) -> str:
     """What a tool prints, complaints included."""
     file = str(config or cluster.folder / CLIENT_PROPERTIES)
-    command = java_client.tool(
-        libraries, main_class, "--bootstrap-server", cluster.logins, "--command-config", file, *arguments
-    )
-    ended = await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, timeout=TOOL_LIMIT_S, check=False
-    )
-    return str(ended.stdout + ended.stderr)
+    return await runner.run(main_class, "--bootstrap-server", cluster.logins, "--command-config", file, *arguments)
 
 
-async def test_the_file_that_up_has_written_serves_javas_tools(libraries: Path, cluster: Cluster) -> None:
+async def test_the_file_that_up_has_written_serves_javas_tools(runner: ToolRunner, cluster: Cluster) -> None:
     await cluster.ready()
     topic = "org.apache.kafka.tools.TopicCommand"
-    assert "Created topic by-java" in await run(libraries, cluster, topic, "--create", "--topic", "by-java")
-    assert "by-java" in await run(libraries, cluster, topic, "--list")
+    assert "Created topic by-java" in await run(runner, cluster, topic, "--create", "--topic", "by-java")
+    assert "by-java" in await run(runner, cluster, topic, "--list")
     wrong = (cluster.folder / CLIENT_PROPERTIES).read_text(encoding="utf-8")
     wrong = wrong.replace(cluster.login["sasl_plain_password"], "wrong")
     path = cluster.folder / "wrong.properties"
     path.write_text(wrong, encoding="utf-8")
-    assert "invalid credentials" in await run(libraries, cluster, topic, "--list", config=path)
+    assert "invalid credentials" in await run(runner, cluster, topic, "--list", config=path)
 
 
-async def test_kafka_configs_manages_users(libraries: Path, cluster: Cluster) -> None:
+async def test_kafka_configs_manages_users(runner: ToolRunner, cluster: Cluster) -> None:
     await cluster.ready()
     who = ("kafka.admin.ConfigCommand", "--entity-type", "users", "--entity-name", "ann")
-    made = await run(
-        libraries, cluster, *who, "--alter", "--add-config", "SCRAM-SHA-512=[iterations=8192,password=x-y]"
-    )
+    made = await run(runner, cluster, *who, "--alter", "--add-config", "SCRAM-SHA-512=[iterations=8192,password=x-y]")
     assert "Completed updating config for user ann" in made, made
-    shown = await run(libraries, cluster, *who, "--describe")
+    shown = await run(runner, cluster, *who, "--describe")
     assert "SCRAM-SHA-512=iterations=8192" in shown, shown
     options = SecurityOptions(**cluster.login)
     options["sasl_mechanism"] = "SCRAM-SHA-512"
@@ -78,7 +76,7 @@ async def test_kafka_configs_manages_users(libraries: Path, cluster: Cluster) ->
             return True
 
     await until(can_log_in, "ann can log in")
-    gone = await run(libraries, cluster, *who, "--alter", "--delete-config", "SCRAM-SHA-512")
+    gone = await run(runner, cluster, *who, "--alter", "--delete-config", "SCRAM-SHA-512")
     assert "Completed updating" in gone, gone
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from integration import java_client
 from integration.cluster import Cluster, full_isr, partitions_of, until
-from integration.programs import Program
+from integration.programs import QUICK_JAVA, Program
 
 from barnabas.net.client.admin.admin import Admin
 from barnabas.net.client.producer.producer import Producer
@@ -74,7 +74,7 @@ def start(class_path: str, tmp_path: Path) -> Iterator[Start]:
 
     def started(cluster: Cluster, group: str, topic: str, policy: str, count: int, *configs: str) -> Member:
         command = [
-            "java", java_client.QUIET, "-XX:TieredStopAtLevel=1", "-Xmx128m", "-cp", class_path, "ShareMember",
+            "java", java_client.QUIET, *QUICK_JAVA, "-Xmx128m", "-cp", class_path, "ShareMember",
             cluster.bootstrap, group, topic, policy, str(count), *configs,
         ]  # fmt: skip
         members.append(Member(f"member-{len(members)}", command, tmp_path / "members"))

@@ -1,17 +1,17 @@
 """Kafka's own tools for share groups against real brokers: kafka-console-share-consumer and kafka-share-groups."""
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from integration import java_client
 from integration.cluster import Cluster
-from integration.java_tools import Tools
+from integration.java_tools import ToolRunner, Tools, tool_runner
 
 from barnabas.net.client.admin.admin import GROUP
 from barnabas.net.client.producer.producer import Producer
 
 VERSION = "4.3.1"
-LIMIT_S = 300.0  # JVMs start one after another
+LIMIT_S = 300.0  # tools run one after another
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
 GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 
@@ -21,15 +21,18 @@ pytestmark = pytest.mark.timeout(LIMIT_S)
 
 
 @pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToolRunner]:
     found = java_client.fetch(tmp_path_factory.mktemp("tools"), VERSION, "tools.xml")
     if found is None:
         pytest.skip("Maven Central is out of reach")
-    return found
+    with tool_runner(found) as started:
+        yield started
 
 
-async def test_the_console_reads_a_queue_and_the_admin_tool_resets_it(shared_cluster: Cluster, libraries: Path) -> None:
-    tools = Tools(libraries, (await shared_cluster.ready()).bootstrap)
+async def test_the_console_reads_a_queue_and_the_admin_tool_resets_it(
+    shared_cluster: Cluster, runner: ToolRunner
+) -> None:
+    tools = Tools(runner, (await shared_cluster.ready()).bootstrap)
     async with shared_cluster.admin() as admin, Producer(shared_cluster.bootstrap) as producer:
         await admin.create_topic("console", partitions=1, replication_factor=3)
         await admin.alter_config("desk", {"share.auto.offset.reset": "earliest"}, resource_type=GROUP)

@@ -45,15 +45,16 @@ class _Pipeline:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
-            "spark.driver.extraJavaOptions": QUICK_JAVA,
         }
         words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+        environment = {**clean_environment(), "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(self._home)}
+        environment["JDK_JAVA_OPTIONS"] = QUICK_JAVA  # also for the JVM that Python starts, which has the session
         output = self._folder / "output"
         with output.open("wb") as out:
             process = subprocess.Popen(
                 [Path(sys.executable).with_name("spark-pipelines"), *words, "run", "--spec", "spark-pipeline.yml"],
                 cwd=self._folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
-                env={**clean_environment(), "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(self._home)},
+                env=environment,
             )  # fmt: skip
         try:
             assert process.wait(RUN_LIMIT_S) == 0, output.read_text()[-6_000:]

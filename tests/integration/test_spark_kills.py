@@ -1,5 +1,6 @@
 """A job from topic to topic has each record once, whenever its Spark driver and brokers are killed (kill -9)."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,11 +8,11 @@ from spark_kills.campaign import run
 
 from barnabas.spark_connector.java import JavaMissingError, require_java
 
-KILLS = 3  # scripts/spark-kills makes twenty
+KILLS = int(os.environ.get("BARNABAS_SPARK_KILLS", "2"))  # the second one also kills a broker
 
 
-@pytest.mark.timeout(600)
-def test_three_drivers_and_a_broker_are_killed(tmp_path: Path) -> None:
+@pytest.mark.timeout(1_000 + KILLS * 100)
+def test_drivers_and_a_broker_are_killed(tmp_path: Path) -> None:
     try:
         require_java()
     except JavaMissingError as error:

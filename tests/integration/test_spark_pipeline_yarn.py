@@ -47,13 +47,7 @@ def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     libraries = java_client.fetch(folder / "libraries", version, "yarn.xml", "hadoop")
     if libraries is None:
         pytest.skip("Maven Central is out of reach")
-    words = [
-        "java",
-        "-XX:TieredStopAtLevel=1",
-        "-cp",
-        f"{libraries}/*:{JARS}/*",
-        str(java_client.SOURCES / "MiniYarn.java"),
-    ]
+    words = ["java", *QUICK_JAVA.split(), "-cp", f"{libraries}/*:{JARS}/*", str(java_client.SOURCES / "MiniYarn.java")]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [*words, folder],

@@ -9,7 +9,7 @@ import pytest
 from integration.cluster import Cluster, until
 from integration.spark_daemons import HOST, executors, standalone
 from integration.spark_sink_driver import ROOT, SinkDriver
-from integration.spark_world import create_topic, numbers, send
+from integration.spark_world import QUICK_JAVA, create_topic, numbers, send
 from integration.whole_topic import messages
 
 pytestmark = pytest.mark.timeout(600)
@@ -36,7 +36,7 @@ def test_each_record_is_there_once_after_executors_were_killed(spark_cluster: Cl
         settings["spark_executorEnv_PYTHONPATH"] = str(ROOT / "tests")  # tasks have parts of the driver's module
         driver = SinkDriver(
             spark_cluster, tmp_path / "driver", source="machines-in", target="machines-out", per_trigger=PER_TRIGGER,
-            master=master, spark_executor_extraJavaOptions="-XX:TieredStopAtLevel=1", **settings,
+            master=master, spark_executor_extraJavaOptions=QUICK_JAVA, **settings,
         )  # fmt: skip
         process = driver.start()
         commits, killed = tmp_path / "driver" / "checkpoint" / "commits", list[int]()

@@ -14,7 +14,7 @@ from random import Random
 from integration import whole_topic
 from integration.cluster import Cluster, until
 from integration.harm import Harm
-from integration.programs import Program
+from integration.programs import QUICK_JAVA, Program
 
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
@@ -78,7 +78,7 @@ async def under_harm(
 def application(
     folder: Path, class_path: str, bootstrap: str, name: str, settings: Sequence[str] = SETTINGS
 ) -> Program:
-    command = ["java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-XX:TieredStopAtLevel=1", "-cp", class_path]
+    command = ["java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", *QUICK_JAVA, "-cp", class_path]
     state = str(folder / f"state-{name}")
     return Program(
         name, [*command, "WordCount", bootstrap, APPLICATION, state, INPUT, OUTPUT, *settings], folder / "programs"

@@ -33,7 +33,8 @@ RECORDS_PER_BATCH = (
 BROKER_KILL_SHARE = 0.5
 MAX_PAUSE_S = 1.5  # About what a micro-batch takes on a busy machine: so a kill finds any step of it.
 PRODUCE_PAUSE_S = 0.1
-START_TIMEOUT_S = 120.0
+# A driver computes for 25 s until its first micro-batch. Beside 30 processes on two cores, it did not get that in two minutes.
+START_TIMEOUT_S = 400.0
 DRAIN_TIMEOUT_S = 300.0
 POLL_RECORDS = 10_000
 
@@ -119,6 +120,8 @@ class _Campaign:
                 following.cancel()
                 for driver in self._drivers:
                     driver.clean_up()
+                # With their connections closed: a failure would be reported as a warning of those.
+                await asyncio.gather(producing, following, return_exceptions=True)
         await self._account()
         self._outcome.seconds = time.monotonic() - began_s
         return self._outcome

@@ -11,10 +11,11 @@ from collections import defaultdict
 from pathlib import Path
 
 from integration.cluster import clean_environment
+from integration.programs import QUICK_JAVA
 
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINE = ROOT / "scripts" / "pipelines" / "sql"
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmx1g"  # It does not live long enough for the second compiler.
+JAVA_OPTIONS = " ".join((*QUICK_JAVA, "-Xmx1g"))
 
 
 class Driver:
@@ -23,7 +24,7 @@ class Driver:
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 [str(PIPELINE), *arguments], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                env=clean_environment() | {"JDK_JAVA_OPTIONS": QUICK_JAVA}, start_new_session=True,
+                env=clean_environment() | {"JDK_JAVA_OPTIONS": JAVA_OPTIONS}, start_new_session=True,
             )  # fmt: skip
         # Processes that were started by one that has been killed, with the time of their start: numbers are given out again.
         self._left: set[tuple[int, str]] = set()

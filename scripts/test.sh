@@ -7,7 +7,7 @@
 #
 # The checks are quick and independent, so all of them run and each reports its findings; the tests run even if a check failed,
 # so that the author of a change sees all failures at once. The exit code is 1 if anything failed.
-# BARNABAS_TEST_MINUTES=40 leaves out of a complete run what a slow machine has not begun by then (tests/two_ends.py), and names it.
+# TEST_MINUTES=40 leaves out of a complete run what a slow machine has not begun by then (tests/two_ends.py), and names it.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
@@ -15,8 +15,6 @@ scripts/setup.sh || exit 1
 export PATH="$root/.venv/bin:$PATH"
 # Containers often forbid Python to keep compiled modules; then each of the hundreds of brokers that tests start compiles 470 of them.
 unset PYTHONDONTWRITEBYTECODE
-# What is built for checks is not measured.
-export BARNABAS_OPTIMIZE=1
 failed=()
 # Folders of tests, apart from those of other runs: what a killed run has left must not fail this one. Kept where a test has failed.
 PYTEST_DEBUG_TEMPROOT=$(mktemp -d "${TMPDIR:-/tmp}/barnabas-tests.XXXXXX")
@@ -61,15 +59,16 @@ checks() {
     stage "mypy" mypy
     stage "mypy tests" mypy tests/faults tests/integration tests/simulation tests/tidy tests/unit/net/admin tests/unit/net/cli
     stage "import contracts" env PYTHONPATH=build/namespace lint-imports --no-cache
-    [ $# -gt 0 ] || stage "deploy" scripts/check-deploy
+    [ $# -gt 0 ] || stage "deploy" env BARNABAS_OPTIMIZE=1 scripts/check-deploy
 }
 
 builds() { # beside `checks`, as compilers and most of the checks use one core; what it says comes afterwards
     # What is compiled in wheels and in the image: the tests of those modules, with them.
-    stage "compiled" scripts/compiled pytest -q -n 2 tests/unit/log tests/unit/net/handlers tests/unit/net/protocol \
+    stage "compiled" env BARNABAS_OPTIMIZE=1 scripts/compiled pytest -q -n 2 \
+        tests/unit/log tests/unit/net/handlers tests/unit/net/protocol \
         tests/unit/net/test_server.py tests/unit/net/test_framing.py tests/unit/net/test_fair_reads.py tests/unit/net/test_receive_buffer.py
     # Three brokers with clients on each other Python that the machine has; without one, its line says so.
-    stage "other Pythons" scripts/other-pythons smoke
+    stage "other Pythons" env BARNABAS_OPTIMIZE=1 scripts/other-pythons smoke
     echo "$output"
     [ ${#failed[@]} -eq 0 ]
 }
@@ -110,10 +109,10 @@ export PYTHONHASHSEED=${PYTHONHASHSEED:-$RANDOM}
 echo "PYTHONHASHSEED=$PYTHONHASHSEED"
 case "${1:-}" in
 "")
-    if [ -n "${BARNABAS_TEST_MINUTES:-}" ]; then
+    if [ -n "${TEST_MINUTES:-}" ]; then
         began=$(($(date +%s) - SECONDS))
-        export BARNABAS_TESTS_UNTIL=$((began + BARNABAS_TEST_MINUTES * 60))
-        export BARNABAS_LONG_TESTS_UNTIL=$((began + BARNABAS_TEST_MINUTES * 45))
+        export TESTS_UNTIL=$((began + TEST_MINUTES * 60))
+        export LONG_TESTS_UNTIL=$((began + TEST_MINUTES * 45))
     fi
     tests "${together[@]}" -m "not alone" || failed+=("tests")
     tests_alone || failed+=("tests that run alone")

@@ -7,9 +7,9 @@ of the queue, worker 1 from its end. They meet in the middle, at tests of millis
 core, two clusters share the other, and no long test is left for the end of the run. What a test finds does not depend on this
 order, nor on the worker.
 
-A slow machine may need more time than continuous integration grants. With BARNABAS_TESTS_UNTIL, a time as of `date +%s`, tests of
+A slow machine may need more time than continuous integration grants. With TESTS_UNTIL, a time as of `date +%s`, tests of
 real processes and simulations that would begin later are skipped, and the report counts them; those that take long are skipped
-from BARNABAS_LONG_TESTS_UNTIL on, so that the many short ones get the time. Unit tests are never left out.
+from LONG_TESTS_UNTIL on, so that the many short ones get the time. Unit tests are never left out.
 """
 
 import os
@@ -27,8 +27,8 @@ REAL_PROCESSES: Final = (
 )
 SIMULATIONS: Final = ("tests/simulation/",)
 LEFT_OUT: Final = "the time of this run is over"
-_UNTIL_S: Final = float(os.environ.get("BARNABAS_TESTS_UNTIL", "inf"))
-_LONG_UNTIL_S: Final = float(os.environ.get("BARNABAS_LONG_TESTS_UNTIL", "inf"))
+_UNTIL_S: Final = float(os.environ.get("TESTS_UNTIL", "inf"))
+_LONG_UNTIL_S: Final = float(os.environ.get("LONG_TESTS_UNTIL", "inf"))
 
 
 class TwoEnds(LoadGroupScheduling):  # type: ignore[misc]  # xdist has no types

@@ -31,7 +31,8 @@ LOOPBACK: Final = "127.0.0.1"
 ENVIRONMENT_PREFIX: Final = "BARNABAS_"
 # Of the command line, the log and the build: no configuration of a broker, but often in its environment.
 OTHER_VARIABLES: Final = frozenset(
-    ENVIRONMENT_PREFIX + name for name in ("BOOTSTRAP", "COMMAND_CONFIG", "COMPILE", "LOG_LEVEL", "PROFILE", "PURE")
+    ENVIRONMENT_PREFIX + name
+    for name in ("BOOTSTRAP", "COMMAND_CONFIG", "COMPILE", "LOG_LEVEL", "OPTIMIZE", "PROFILE", "PURE")
 )
 
 

@@ -459,7 +459,7 @@ def test_the_configuration_of_a_broker_is_checked_before_it_starts(run: Any, tmp
     path = tmp_path / "server.properties"
     path.write_text("num.partitions=2\nprocess.roles=broker\n")
     code, out, err = run("broker", "start", "--config", str(path), "--override", "node.id=1", "--check")
-    assert code == 0
+    assert code == 0, err
     assert out.splitlines() == ["node.id=1", "num.partitions=2"]
     assert "process.roles has no effect" in err
     code, _, err = run("broker", "start", "--override", "num.partitons=1")

@@ -73,6 +73,12 @@ def _restless() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+@pytest.fixture
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open batch leaves when a thread waits for a record, and not because the machine was busy for a millisecond."""
+    monkeypatch.setattr(departures, "THREADS_LINGER_MS", 10 * LIMIT_S * 1000)
+
+
 @contextmanager
 def stopped_loop() -> Iterator[None]:
     """The loop's thread does nothing meanwhile."""
@@ -161,9 +167,9 @@ def test_brokers_that_answer_at_once_do_not_make_batches_tiny() -> None:
     assert len(cluster.sent(ProduceRequest)) <= 1 + most
 
 
+@pytest.mark.usefixtures("_patience")
 @pytest.mark.parametrize("to", ["one", "many"])
-def test_a_thread_that_waits_for_a_result_waits_for_no_other_record(to: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(departures, "THREADS_LINGER_MS", 10 * LIMIT_S * 1000)
+def test_a_thread_that_waits_for_a_result_waits_for_no_other_record(to: str) -> None:
     cluster = FakeCluster(topics={"t": 1})
     slow(cluster)
     with barnabas.sync.Producer(client=cluster.client()) as producer:
@@ -181,6 +187,7 @@ def test_a_thread_that_waits_for_a_result_waits_for_no_other_record(to: str, mon
     assert cluster.logs[TopicPartition("t", 0)].end_offset == 85
 
 
+@pytest.mark.usefixtures("_patience")
 def test_a_thread_needs_the_loop_once_per_batch() -> None:
     """While the loop stands still, records go into the batch that it has opened."""
     cluster = FakeCluster(topics={"t": 1})
@@ -197,6 +204,7 @@ def test_a_thread_needs_the_loop_once_per_batch() -> None:
     assert len(cluster.sent(ProduceRequest)) == 2
 
 
+@pytest.mark.usefixtures("_patience")
 def test_a_batch_grows_from_a_thread() -> None:
     cluster = FakeCluster(topics={"t": 1})
     gate = Gate(cluster)
@@ -267,6 +275,7 @@ def test_threads_that_send_while_another_one_closes() -> None:
     assert len({value for log in logs for value in log}) == sum(map(len, logs)), "none twice"
 
 
+@pytest.mark.usefixtures("_patience")
 def test_an_error_of_delivery_reaches_the_handles_and_wrong_arguments_their_call() -> None:
     cluster = FakeCluster(topics={"t": 1})
     opened = asyncio.Event()
@@ -307,6 +316,7 @@ def _send_in_child(producer: Any, results: Any) -> None:
         results.put(error.message)
 
 
+@pytest.mark.usefixtures("_patience")
 def test_a_child_of_a_fork_sends_nothing_into_an_open_batch_of_its_parent() -> None:
     context = multiprocessing.get_context("fork")
     results = context.Queue()

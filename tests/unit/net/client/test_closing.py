@@ -79,6 +79,22 @@ def test_a_close_that_is_cancelled_anywhere_leaves_nothing_behind(close: Callabl
     run(main())
 
 
+def test_a_consumer_whose_unsubscribe_is_cancelled_reads_as_a_member_or_not_at_all() -> None:
+    async def main() -> None:
+        for steps in range(1, MOST_STEPS):
+            cluster = filled(20)
+            groups = FakeGroups(cluster)
+            async with consumer(cluster, "t", group="g") as reader:
+                await read(reader, 10)
+                was_cancelled = await is_cancelled(asyncio.create_task(reader.unsubscribe()), steps)
+                assert len(reader.assignment) == member_count(groups)
+            if not was_cancelled:
+                break
+        assert 2 < steps < MOST_STEPS - 1
+
+    run(main())
+
+
 def loses_the_first_leave(cluster: FakeCluster, api: ApiKey) -> asyncio.Event:
     """Of any member. Returns the event that it has come."""
     answer, came = cluster.answers[api], asyncio.Event()

@@ -112,7 +112,7 @@ class _Blocking(Generic[C]):
     def close(self) -> None:
         """Same as for the asyncio client. In a forked child this does nothing: the client belongs to the parent."""
         if self._loop_thread.process_id == os.getpid():
-            self._call(self._client.close())
+            self._loop_thread.end(self._client.close)
             self._closed()
 
     def _call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:

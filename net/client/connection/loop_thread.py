@@ -64,18 +64,16 @@ class LoopThread:
 
         return call_off
 
-    def _begin_close(self, key: int) -> Future[None] | None:
+    def _begin_close(self, key: int) -> None:
         """A finalizer may run in any thread, including the loop's, so it must not wait."""
         close = self._open.pop(key, None)
-        if close is None or self.process_id != os.getpid() or not self._thread.is_alive():
-            return None
-        ended: Future[None] = Future()
+        if close is None or not self._is_here:
+            return
 
         def finish(task: asyncio.Task[None]) -> None:
             self._closing.discard(task)
             if not task.cancelled() and (error := task.exception()) is not None:
                 logger.info("a client that was not closed did not close cleanly at exit: %s", error)
-            ended.set_result(None)
 
         def begin() -> None:
             task = self.loop.create_task(close(), name="barnabas-left-open")
@@ -83,19 +81,41 @@ class LoopThread:
             task.add_done_callback(finish)
 
         self.loop.call_soon_threadsafe(begin)
-        return ended
+
+    @property
+    def _is_here(self) -> bool:
+        return self.process_id == os.getpid() and self._thread.is_alive()
+
+    def end(self, close: Close) -> None:
+        """Close a client and wait. Ctrl-C cancels it, and the exit of the process waits for what it still does then."""
+        self.call(self._noted(close))
+
+    async def _noted(self, close: Close) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._closing.add(task)
+        try:
+            await close()
+        finally:
+            self._closing.discard(task)
 
     async def dropped_clients_closed(self) -> None:
         """Collect the clients that no one holds any more, and wait until they are closed. Runs on the loop."""
         await asyncio.to_thread(gc.collect)
         await asyncio.sleep(0)  # `_begin_close` begins in the next turn
+        await self._closed()
+
+    async def _closed(self) -> None:
         if self._closing:
             await asyncio.wait(self._closing, timeout=MAX_EXIT_WAIT_S)
 
     def close_all(self) -> None:
         """At process exit, while the daemon thread still runs."""
-        closing = [self._begin_close(key) for key in list(self._open)]
-        wait([ended for ended in closing if ended is not None], timeout=MAX_EXIT_WAIT_S)
+        left_open = list(self._open)
+        for key in left_open:
+            self._begin_close(key)
+        if self._is_here and (left_open or self._closing):
+            wait([asyncio.run_coroutine_threadsafe(self._closed(), self.loop)], timeout=MAX_EXIT_WAIT_S)
 
     def call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the loop and wait. Ctrl-C or a timeout cancels it."""

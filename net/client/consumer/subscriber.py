@@ -69,15 +69,18 @@ class Subscriber:
 
     async def unsubscribe(self, commits: Commits, rebalancing: Rebalancing) -> None:
         """Drop all partitions, and leave the group, if there is one."""
-        self.subscription = Subscription()
-        if self.session is not None:
+        self.subscription, session = Subscription(), self.session
+        if session is not None:
             if self._config.auto_commit:
                 self._reading.stop_cursor()
                 await commits.begin_done()
             await rebalancing.give_up_all()
-            session, self.session = self.session, None
-            await session.leave()
-        self._reading.drop(list(self._reading.states))
+            self.session = None
+        try:
+            if session is not None:
+                await session.leave()
+        finally:  # Also if the caller is cancelled: other members may own the partitions already.
+            self._reading.drop(list(self._reading.states))
 
     def assign(self, wanted: list[TopicPartition]) -> None:
         """Read exactly these partitions. Those that stay keep their position."""

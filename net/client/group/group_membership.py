@@ -27,6 +27,7 @@ DEFAULT_HEARTBEAT_INTERVAL_MS = 3_000  # Until the coordinator names one.
 MAX_WAIT_MS = 10_000  # For news; the coordinator answers after its heartbeat interval, if that is shorter.
 _FENCED = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH})
 _WAIT = frozenset({ErrorCode.UNRELEASED_INSTANCE_ID})
+_NO_MEMBER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNRELEASED_INSTANCE_ID})
 
 
 class State(Enum):
@@ -148,7 +149,7 @@ class GroupMembership(Ownership):
     def failed(self, error: BarnabasError) -> Verdict:
         """A heartbeat was refused or lost. After REJOIN all partitions are lost and the next heartbeat joins again."""
         self.gave_up()
-        if error.code == ErrorCode.UNKNOWN_MEMBER_ID:
+        if error.code in _NO_MEMBER:
             self._may_be_member = False
         if error.code in _FENCED:
             self.fence()

@@ -12,8 +12,11 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from barnabas.net.wire.protocol.requests import Request
+
 from ..connection.client import Client
 from ..connection.errors import BarnabasError, UnknownMemberIdError
+from .leaving import see_through
 from .ownership import Ownership, Subscription
 
 logger = logging.getLogger("barnabas.consumer")
@@ -44,6 +47,7 @@ class Session(ABC):
         self._max_poll_interval_ms = max_poll_interval_ms
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._unconfirmed: Request | None = None  # The last leave, which may have been cut off before it was sent.
 
     def start(self) -> None:
         assert self._task is None
@@ -81,18 +85,8 @@ class Session(ABC):
         return
 
     async def leave(self) -> None:
-        """Stop, and tell the coordinator, if it can be reached soon.
-
-        A caller that is cancelled waits for that, too, once: without it, the partitions of this member have no reader until its
-        session ends."""
-        leaving = asyncio.create_task(self._stop(), name="barnabas-leave")
-        try:
-            await asyncio.shield(leaving)
-        except asyncio.CancelledError:
-            await asyncio.wait([leaving])
-            raise
-        finally:
-            leaving.cancel()
+        """Stop, and tell the coordinator, if it can be reached soon. A caller that is cancelled waits for that, too, once."""
+        await see_through(self._stop)
 
     async def _stop(self) -> None:
         if self._task is not None:
@@ -117,16 +111,19 @@ class Session(ABC):
 
     async def _leave(self, reason: str = "") -> None:
         """All partitions are lost; the coordinator is told, if we may be a member."""
-        group_id, request = self.ownership.group_id, self.ownership.leave(reason)
+        group_id, request = self.ownership.group_id, self.ownership.leave(reason) or self._unconfirmed
         if request is None:
             return
+        self._unconfirmed = request
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_MS / 1000):  # A single attempt could take longer than that.
                 await self._client.coordinators.call(group_id, request, timeout_ms=LEAVE_TIMEOUT_MS)
         except UnknownMemberIdError:
-            return
+            pass
         except (BarnabasError, TimeoutError) as error:
             logger.info("leave not confirmed group=%s reason=%s", group_id, error or "no answer in time")
+            return
+        self._unconfirmed = None
 
     async def _leave_idle(self) -> None:
         logger.warning(

@@ -7,6 +7,7 @@ each leader run in the background; everything else happens in the calls of the a
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack
 from typing import Self, Unpack, cast
 
 from barnabas.log.format.record_batch import BatchHeader, iter_headers
@@ -173,25 +174,36 @@ class ShareConsumer:
         if self._is_closed or self._membership is None:
             return
         check_loop(self._loop, "share consumer")
-        await self._rejections.settle(CLOSE_TIMEOUT_MS / 1000)
-        self._is_closed, member_id = True, self._membership.member_id
-        await self._sent()
-        for task in self._fetches.values():
-            task.cancel()
-        await asyncio.gather(*self._fetches.values(), return_exceptions=True)
         try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_MS / 1000):
-                await asyncio.gather(*(self._end(session, member_id) for session in self._sessions.values()))
-        except TimeoutError:
-            logger.warning("share group=%s: a broker did not answer; its locks end by themselves", self._group)
-        await self._membership.close()
-        await self._client.close()
+            await self._rejections.settle(CLOSE_TIMEOUT_MS / 1000)
+        finally:
+            self._is_closed = True
+            # The last one ends first. Each does, also if the caller is cancelled in another one.
+            async with AsyncExitStack() as parts:
+                parts.push_async_callback(self._client.close)
+                parts.push_async_callback(self._membership.close)
+                parts.push_async_callback(self._end_sessions, self._membership.member_id)
+                parts.push_async_callback(self._end_fetches)
+                parts.push_async_callback(self._sent)
 
     async def _sent(self) -> None:
         """Wait for the requests with acknowledgements that are on their way: cut off, their records would be released."""
         sending = [task for node_id, task in self._fetches.items() if self._session(node_id).is_sending]
         if sending:
             await asyncio.wait(sending, timeout=CLOSE_TIMEOUT_MS / 1000)
+
+    async def _end_fetches(self) -> None:
+        fetches = list(self._fetches.values())
+        for task in fetches:
+            task.cancel()
+        await asyncio.gather(*fetches, return_exceptions=True)
+
+    async def _end_sessions(self, member_id: str) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_MS / 1000):
+                await asyncio.gather(*(self._end(session, member_id) for session in self._sessions.values()))
+        except TimeoutError:
+            logger.warning("share group=%s: a broker did not answer; its locks end by themselves", self._group)
 
     async def _end(self, session: LeaderSession, member_id: str) -> None:
         request = session.last_request(group_id=self._group, member_id=member_id)

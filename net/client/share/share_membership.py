@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from uuid import UUID
 
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatResponse
@@ -11,6 +12,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..connection.client import Client
 from ..connection.errors import BarnabasError, FencedMemberEpochError, UnknownMemberIdError
+from ..group.leaving import see_through
 
 logger = logging.getLogger("barnabas.consumer")
 
@@ -36,10 +38,13 @@ class ShareMembership:
         self._task = asyncio.create_task(self._run(), name="barnabas-share-heartbeats")
 
     async def close(self) -> None:
-        if self._task is None:
-            return
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        """Leave the group, if its coordinator can be reached soon. A caller that is cancelled waits for that, too, once."""
+        if self._task is not None:
+            await see_through(partial(self._leave, self._task))
+
+    async def _leave(self, heartbeats: "asyncio.Task[None]") -> None:
+        heartbeats.cancel()
+        await asyncio.gather(heartbeats, return_exceptions=True)
         if not self._may_be_member:
             return
         try:

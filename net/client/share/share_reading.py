@@ -144,7 +144,10 @@ class Rejections:
         """Wait for all; what takes longer is cancelled, and its record is released with the session."""
         if not self._tasks:
             return
-        _, late = await asyncio.wait(list(self._tasks), timeout=timeout_s)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        writing = list(self._tasks)
+        try:
+            await asyncio.wait(writing, timeout=timeout_s)
+        finally:
+            for task in writing:
+                task.cancel()
+            await asyncio.gather(*writing, return_exceptions=True)

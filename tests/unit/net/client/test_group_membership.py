@@ -9,9 +9,10 @@ from random import Random
 from unit.consumer_groups.coordinator_bench import GROUP, Bench
 
 from barnabas.consumer_groups.model.settings import GroupSettings
+from barnabas.log.vocabulary.errors import UnreleasedInstanceIdError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.errors import BarnabasError, NetworkError
-from barnabas.net.client.group.group_membership import GroupMembership, State
+from barnabas.net.client.group.group_membership import GroupMembership, State, Verdict
 from barnabas.net.client.group.ownership import Subscription
 
 SEEDS = 1_000
@@ -94,6 +95,14 @@ def test_a_member_that_the_coordinator_has_removed_need_not_leave() -> None:
     member.beat()
     assert member.machine.state is State.JOINING
     assert member.machine.leave() is None
+
+
+def test_a_member_whose_instance_id_another_one_has_need_not_leave() -> None:
+    """The coordinator would refuse it, and tell its operator of a member that was fenced."""
+    machine = GroupMembership(GROUP, "m", Subscription(topics=("t",)), instance_id="i")
+    machine.heartbeat()
+    assert machine.failed(UnreleasedInstanceIdError("in use")) is Verdict.RETRY
+    assert machine.leave() is None
 
 
 def test_every_partition_is_read_in_the_end() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from simulation.log_building import batch_of
+from unit.net.client.test_closing import MOST_STEPS, is_cancelled
 from unit.net.shell_world import simulated
 
 from barnabas.log.format.record_batch import patch
@@ -38,6 +39,7 @@ class Broker:
         self.acknowledged: list[int] = []
         self.refuses = False
         self.is_left = False
+        self.is_closed = False
         self._next = 0
         self.clock = SimpleNamespace(now_ms=lambda: asyncio.get_running_loop().time() * 1000)
         self.rng = SimpleNamespace(random=lambda: 0.5, getrandbits=lambda count: 5)
@@ -65,10 +67,12 @@ class Broker:
 
     def request_refresh(self) -> None: ...
     async def start(self) -> None: ...
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        self.is_closed = True
 
     async def _leave(self, group: str, request: Any, *, timeout_ms: float) -> None:
         assert request.member_epoch == -1
+        await asyncio.sleep(0)
         self.has_member = False
 
     async def _heartbeat(self, group: str, request: Any) -> ConsumerGroupHeartbeatResponse:
@@ -163,6 +167,29 @@ async def test_close_ends_though_a_broker_does_not_answer() -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(consumer.commit(), 1)
     await asyncio.wait_for(consumer.close(), 15)
+
+
+@simulated
+async def test_a_close_that_is_cancelled_anywhere_leaves_nothing_behind() -> None:
+    async def dead_letter(record: Any, error: Exception) -> None:
+        await asyncio.sleep(0)
+
+    for with_all_tasks in (False, True):
+        for steps in range(1, MOST_STEPS):
+            broker = Broker()
+            consumer = ShareConsumer("t", group="g", client=broker, dead_letter=dead_letter)  # type: ignore[arg-type]
+            await consumer.start()
+            (record,) = await consumer.poll(max_records=1)
+            consumer.acknowledge(record, "reject")
+            others = asyncio.all_tasks()
+            was_cancelled = await is_cancelled(
+                asyncio.create_task(consumer.close()), steps, with_all_tasks=with_all_tasks
+            )
+            assert broker.is_closed and not broker.has_member
+            assert not asyncio.all_tasks() - others
+            if not was_cancelled:
+                break
+        assert 2 < steps < MOST_STEPS - 1
 
 
 @simulated

@@ -13,7 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from ..connection.client import Client
-from ..connection.errors import BarnabasError, UnknownMemberIdError
+from ..connection.errors import BarnabasError, FencedInstanceIdError, UnknownMemberIdError
+from .leaving import to_its_end
 from .ownership import Ownership, Subscription
 
 logger = logging.getLogger("barnabas.consumer")
@@ -81,18 +82,8 @@ class Session(ABC):
         return
 
     async def leave(self) -> None:
-        """Stop, and tell the coordinator, if it can be reached soon.
-
-        A caller that is cancelled waits for that, too, once: without it, the partitions of this member have no reader until its
-        session ends."""
-        leaving = asyncio.create_task(self._stop(), name="barnabas-leave")
-        try:
-            await asyncio.shield(leaving)
-        except asyncio.CancelledError:
-            await asyncio.wait([leaving])
-            raise
-        finally:
-            leaving.cancel()
+        """Stop, and tell the coordinator, if it can be reached soon. A caller that is cancelled once waits for that, too."""
+        await to_its_end(self._stop())
 
     async def _stop(self) -> None:
         if self._task is not None:
@@ -117,16 +108,18 @@ class Session(ABC):
 
     async def _leave(self, reason: str = "") -> None:
         """All partitions are lost; the coordinator is told, if we may be a member."""
-        group_id, request = self.ownership.group_id, self.ownership.leave(reason)
+        group_id, member_id = self.ownership.group_id, self.ownership.member_id
+        request = self.ownership.leave(reason)
         if request is None:
             return
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_MS / 1000):  # A single attempt could take longer than that.
                 await self._client.coordinators.call(group_id, request, timeout_ms=LEAVE_TIMEOUT_MS)
-        except UnknownMemberIdError:
-            return
+        except (UnknownMemberIdError, FencedInstanceIdError):
+            return  # It is no member, or another one has its instance id.
         except (BarnabasError, TimeoutError) as error:
-            logger.info("leave not confirmed group=%s reason=%s", group_id, error or "no answer in time")
+            why = error or "no answer in time"
+            logger.info("leave not confirmed group=%s member=%s reason=%s", group_id, member_id, why)
 
     async def _leave_idle(self) -> None:
         logger.warning(

@@ -7,6 +7,7 @@ each leader run in the background; everything else happens in the calls of the a
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack
 from typing import Self, Unpack, cast
 
 from barnabas.log.format.record_batch import BatchHeader, iter_headers
@@ -173,19 +174,30 @@ class ShareConsumer:
         if self._is_closed or self._membership is None:
             return
         check_loop(self._loop, "share consumer")
-        await self._rejections.settle(CLOSE_TIMEOUT_MS / 1000)
-        self._is_closed, member_id = True, self._membership.member_id
-        await self._sent()
+        # The last one ends first. Each does, also if the caller is cancelled in another one.
+        async with AsyncExitStack() as parts:
+            parts.push_async_callback(self._client.close)
+            parts.push_async_callback(self._membership.close)
+            parts.push_async_callback(self._end_sessions, self._membership.member_id)
+            parts.push_async_callback(self._end_fetches)
+            parts.push_async_callback(self._rejections.settle, 0)
+            try:
+                await self._rejections.settle(CLOSE_TIMEOUT_MS / 1000)
+            finally:
+                self._is_closed = True
+            await self._sent()
+
+    async def _end_fetches(self) -> None:
         for task in self._fetches.values():
             task.cancel()
         await asyncio.gather(*self._fetches.values(), return_exceptions=True)
+
+    async def _end_sessions(self, member_id: str) -> None:
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_MS / 1000):
                 await asyncio.gather(*(self._end(session, member_id) for session in self._sessions.values()))
         except TimeoutError:
             logger.warning("share group=%s: a broker did not answer; its locks end by themselves", self._group)
-        await self._membership.close()
-        await self._client.close()
 
     async def _sent(self) -> None:
         """Wait for the requests with acknowledgements that are on their way: cut off, their records would be released."""

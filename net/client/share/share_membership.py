@@ -11,6 +11,7 @@ from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 from ..connection.client import Client
 from ..connection.errors import BarnabasError, FencedMemberEpochError, UnknownMemberIdError
+from ..group.leaving import to_its_end
 
 logger = logging.getLogger("barnabas.consumer")
 
@@ -36,10 +37,13 @@ class ShareMembership:
         self._task = asyncio.create_task(self._run(), name="barnabas-share-heartbeats")
 
     async def close(self) -> None:
-        if self._task is None:
-            return
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        """Leave, if the coordinator can be reached soon. A caller that is cancelled once waits for that, too."""
+        if self._task is not None:
+            await to_its_end(self._stop(self._task))
+
+    async def _stop(self, task: "asyncio.Task[None]") -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
         if not self._may_be_member:
             return
         try:

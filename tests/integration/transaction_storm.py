@@ -36,16 +36,16 @@ POLL_MS: Final = 200
 MAX_RECORDS: Final = 20  # of a transaction: many of them end in a storm
 SEND_EVERY_S: Final = 0.01
 LIFE_S: Final = (1.0, 8.0)  # of a member, from the least to the most, as all delays below
-CANCELLED_AFTER_S: Final = (0.2, 4.0)
-CANCELLED_SHARE: Final = 0.4
+CANCELLED_AFTER_S: Final = (0.0, 4.0)
+CANCELLED_SHARE: Final = 0.5
+JOINING_SHARE: Final = 0.5  # of those that are cancelled: as they join, which takes some milliseconds
+JOINING_S: Final = (0.0, 0.02)
 BETWEEN_LIVES_S: Final = (0.0, 1.0)
 OPEN_SHARE: Final = 0.3  # of transactions that stay open for a while
 OPEN_S: Final = (0.0, 0.3)
 CALM_S: Final = (1.5, 4.0)  # between two faults
 DEAD_S: Final = 1.5
 KILL_SHARE: Final = 0.6  # of the faults; the others end the session of a member
-
-Span = tuple[float, float]
 
 
 class TransactionStorm:
@@ -68,53 +68,60 @@ class TransactionStorm:
             for number in range(MEMBERS):
                 storm.create_task(self._lives(number))
 
-    async def check_left_behind(self, *, unconfirmed: int) -> None:
-        """The group has no more members than the leaves that were not confirmed. Raises AssertionError, as `settle`."""
+    async def check_left_behind(self, *, unconfirmed: set[str]) -> None:
+        """The group has no members but these, whose leaves were not confirmed. Raises AssertionError, as `settle`."""
         members = await self._members()
-        if len(members) > unconfirmed:
-            raise await self._failure(f"{unconfirmed} leaves were not confirmed, and members are left: {members}")
+        if members.keys() - unconfirmed:
+            raise await self._failure(f"members are left: {members}; not confirmed: the leaves of {unconfirmed}")
 
     async def settle(self) -> None:
         """One more member reads what is left. Raises AssertionError, with the state of all parts, unless each input becomes one
-        output, and after PROGRESS_LIMIT_S in which the group commits nothing."""
+        output, and after PROGRESS_LIMIT_S in which the group commits nothing. Raises what ended that member."""
         cluster = self._cluster.aio
         last = asyncio.create_task(self._last_member(), name="storm-last-member")
         try:
-            await self._caught_up()
+            await self._caught_up(last)
             inputs = [bytes(record.value or b"") for record in await cluster.records(INPUT)]
             await cluster.assert_delivered(OUTPUT, inputs, exactly_once=True)
             self.counts["records"] = len(inputs)
-        except (AssertionError, TimeoutError) as error:
+        except (AssertionError, TimeoutError, BarnabasError) as error:
             raise await self._failure(str(error)) from error
         finally:
             last.cancel()
             await asyncio.gather(last, return_exceptions=True)
 
-    async def _caught_up(self) -> None:
-        """It ends: there are no more inputs, so that the lag falls each time, or the limit is reached."""
+    async def _caught_up(self, last: "asyncio.Task[None]") -> None:
+        """It ends: there are no more inputs, so that the group commits more each time, or the limit is reached."""
         cluster = self._cluster.aio
-        least, since_s = float("inf"), time.monotonic()
+        most, since_s = -1, time.monotonic()
         while True:
             try:
                 await cluster.wait_until_caught_up(GROUP, INPUT, timeout_s=LOOK_EVERY_S)
                 return
             except AssertionError:
-                lag = sum((await cluster.lag(GROUP)).values())
-                if lag < least:
-                    least, since_s = lag, time.monotonic()
+                if last.done():
+                    last.result()
+                # Not the lag: it grows when the group hears of a partition from which it has committed nothing yet.
+                committed = sum((await cluster.committed(GROUP)).values())
+                if committed > most:
+                    most, since_s = committed, time.monotonic()
                 elif time.monotonic() - since_s > PROGRESS_LIMIT_S:
                     raise
 
-    async def _members(self) -> list[str]:
+    async def _members(self) -> dict[str, str]:
+        """The client id of each member."""
         async with Admin(self._cluster.bootstrap_servers) as admin:
             try:
                 found = await admin.describe_group(GROUP)
             except GroupIdNotFoundError:
-                return []
-        return [f"{member.member_id} of {member.client_id}" for member in found.members]
+                return {}
+        return {member.member_id: member.client_id for member in found.members}
 
     async def _failure(self, text: str) -> AssertionError:
-        found = await diagnosis(self._cluster, GROUP, INPUT, OUTPUT)
+        try:
+            found = await diagnosis(self._cluster, GROUP, INPUT, OUTPUT)
+        except BarnabasError as error:
+            found = f"no diagnosis: {error!r}"
         return AssertionError(f"{text}\nseed {self._seed}: {dict(self.counts)}\n{found}")
 
     # --- clients ------------------------------------------------------------------------------------------------------
@@ -133,10 +140,11 @@ class TransactionStorm:
         rng = random.Random(f"{self._seed}-{number}")
         while time.monotonic() < self._until_s:
             end_s = min(self._until_s, time.monotonic() + rng.uniform(*LIFE_S))
-            life = asyncio.create_task(self._transform(f"storm-{number}", end_s, rng), name=f"storm-member-{number}")
+            joins = asyncio.Event()
+            work = self._transform(f"storm-{number}", end_s, rng, joins)
+            life = asyncio.create_task(work, name=f"storm-member-{number}")
             if rng.random() < CANCELLED_SHARE:
-                await asyncio.wait([life], timeout=rng.uniform(*CANCELLED_AFTER_S))
-                life.cancel()
+                await _cancel(life, joins, rng)
             await asyncio.wait([life])
             self._note_end(life)
             await asyncio.sleep(rng.uniform(*BETWEEN_LIVES_S))
@@ -144,7 +152,7 @@ class TransactionStorm:
     async def _last_member(self) -> None:
         rng = random.Random(self._seed)
         while True:
-            life = asyncio.ensure_future(self._transform("storm-last", float("inf"), rng))
+            life = asyncio.ensure_future(self._transform("storm-last", float("inf"), rng, asyncio.Event()))
             try:
                 await asyncio.wait([life])
             finally:
@@ -159,7 +167,7 @@ class TransactionStorm:
         if error is not None and not isinstance(error, BarnabasError | OSError):
             raise error
 
-    async def _transform(self, name: str, end_s: float, rng: random.Random) -> None:
+    async def _transform(self, name: str, end_s: float, rng: random.Random, joins: asyncio.Event) -> None:
         bootstrap = self._cluster.bootstrap_servers
         async with (
             Producer(bootstrap, transactional_id=name, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS) as producer,
@@ -173,6 +181,7 @@ class TransactionStorm:
                 isolation_level="read_committed",
             ) as consumer,
         ):
+            joins.set()
             self.counts["members"] += 1
             while time.monotonic() < end_s:
                 found = await consumer.poll(timeout_ms=POLL_MS, max_records=MAX_RECORDS)
@@ -206,3 +215,14 @@ class TransactionStorm:
                     self.counts["sessions"] += 1
             except (BarnabasError, OSError, ValueError) as error:  # no group, no member, or a coordinator that moves
                 self.counts[f"fault: {type(error).__name__}"] += 1
+
+
+async def _cancel(life: "asyncio.Task[None]", joins: asyncio.Event, rng: random.Random) -> None:
+    if rng.random() < JOINING_SHARE:
+        joining = asyncio.create_task(joins.wait())
+        await asyncio.wait([life, joining], return_when=asyncio.FIRST_COMPLETED)
+        joining.cancel()
+        await asyncio.wait([life], timeout=rng.uniform(*JOINING_S))
+    else:
+        await asyncio.wait([life], timeout=rng.uniform(*CANCELLED_AFTER_S))
+    life.cancel()

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from barnabas.net.wire.protocol.requests import Request
 
 from ..connection.client import Client
-from ..connection.errors import BarnabasError, UnknownMemberIdError
+from ..connection.errors import BarnabasError, FencedInstanceIdError, UnknownMemberIdError
 from .leaving import see_through
 from .ownership import Ownership, Subscription
 
@@ -111,17 +111,19 @@ class Session(ABC):
 
     async def _leave(self, reason: str = "") -> None:
         """All partitions are lost; the coordinator is told, if we may be a member."""
-        group_id, request = self.ownership.group_id, self.ownership.leave(reason) or self._unconfirmed
+        group_id, member_id = self.ownership.group_id, self.ownership.member_id
+        request = self.ownership.leave(reason) or self._unconfirmed
         if request is None:
             return
         self._unconfirmed = request
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_MS / 1000):  # A single attempt could take longer than that.
                 await self._client.coordinators.call(group_id, request, timeout_ms=LEAVE_TIMEOUT_MS)
-        except UnknownMemberIdError:
-            pass
+        except (UnknownMemberIdError, FencedInstanceIdError):
+            pass  # It is no member, or another one has its instance id.
         except (BarnabasError, TimeoutError) as error:
-            logger.info("leave not confirmed group=%s reason=%s", group_id, error or "no answer in time")
+            why = error or "no answer in time"
+            logger.info("leave not confirmed group=%s member=%s reason=%s", group_id, member_id, why)
             return
         self._unconfirmed = None
 

@@ -360,6 +360,39 @@ def test_closing_the_pool_ends_attempts() -> None:
     run_in_simulation(body)
 
 
+def test_a_close_of_the_pool_that_is_cancelled_anywhere_closes_all_connections_and_attempts() -> None:
+    """One attempt waits for its time, because the address was dead before."""
+
+    async def is_cancelled(pool: RpcPool, steps: int) -> bool:
+        close = asyncio.get_running_loop().create_task(pool.close())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        close.cancel()
+        await asyncio.wait([close])
+        return close.cancelled()
+
+    async def body(world: World) -> None:
+        servers = [await serve(world, Replies(), port=port) for port in (7, 8)]
+        for steps in range(1, 100):
+            pool = pool_of(world)
+            connections = [await pool.get(*server.address) for server in servers]
+            with pytest.raises(NetworkError):
+                await pool.get(world.host, 9)
+            waiting = asyncio.get_running_loop().create_task(pool.get(world.host, 9))
+            await asyncio.sleep(0)
+            was_cancelled = await is_cancelled(pool, steps)
+            assert not any(connection.is_open for connection in connections)
+            with pytest.raises(NetworkError, match="the connection pool was closed"):
+                await waiting
+            if not was_cancelled:
+                break
+        assert 2 < steps < 99
+        for server in servers:
+            await server.close()
+
+    run_in_simulation(body)
+
+
 def test_an_open_that_is_cancelled_before_it_greets_leaves_no_error_behind() -> None:
     """Otherwise asyncio writes "Future exception was never retrieved": `topic consume -o end` did."""
 

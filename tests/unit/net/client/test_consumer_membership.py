@@ -1,6 +1,7 @@
 """A consumer that is a member of a group: it commits, loses partitions, leaves, and follows its coordinator."""
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from unit.net.client.consumer_world import T0, T1, consumer, filled, read
 from unit.net.client.fake_cluster import HANG, FakeCluster
 from unit.net.client.virtual_time import run
 
+from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.log.vocabulary.group_messages import ConsumerGroupHeartbeatResponse, TopicPartitions
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.connection.errors import (
@@ -150,6 +152,37 @@ def test_fenced_members_lose_everything_and_rejoin() -> None:
             assert any(request.member_epoch == 0 for request in coordinator.heard[2:])
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [
+        (ErrorCode.UNKNOWN_MEMBER_ID, False),
+        (ErrorCode.FENCED_INSTANCE_ID, False),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, True),
+    ],
+)
+def test_a_leave_that_was_not_confirmed_is_in_the_log(
+    error: ErrorCode, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not if the coordinator knows no such member: then it has left."""
+
+    async def main() -> str:
+        cluster = filled(10)
+        coordinator = Coordinator(cluster)
+
+        def refused(node_id: int, request: Any) -> Any:
+            return r.ErrorResponse(error=int(error), message="no") if request.member_epoch < 0 else None
+
+        cluster.script(ApiKey.CONSUMER_GROUP_HEARTBEAT, refused, forever=True)
+        async with consumer(cluster, "t", group="g") as reader:
+            await read(reader, 10)
+        return str(coordinator.heard[-1].member_id)
+
+    with caplog.at_level(logging.INFO, logger="barnabas.consumer"):
+        member_id = run(main())
+    told = [text for text in caplog.messages if text.startswith("leave not confirmed")]
+    assert told == ([f"leave not confirmed group=g member={member_id} reason=no"] if is_told else [])
 
 
 def test_an_application_that_does_not_poll_leaves_and_comes_back() -> None:

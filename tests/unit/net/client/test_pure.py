@@ -253,7 +253,22 @@ def test_leaving_and_coming_back() -> None:
     assert machine.heartbeat().member_epoch == 0
     machine.subscribe(Subscription(topics=("u",)))
     assert machine.heartbeat().subscribed_topics == ("u",)
-    assert GroupMembership("g", "m", Subscription(), instance_id="i").leave() is None
+    assert machine.leave() is not None
+    assert machine.leave() is None  # It has left already.
+
+
+def test_who_may_be_known_to_the_coordinator_leaves() -> None:
+    never_joined = GroupMembership("g", "m", Subscription(topics=("t",)))
+    assert never_joined.leave() is None
+    fenced = member()
+    assert fenced.failed(FencedMemberEpochError("old")) is Verdict.REJOIN
+    assert fenced.leave() is not None  # The coordinator knows it, at another epoch.
+    static = GroupMembership("g", "m", Subscription(topics=("t",)), instance_id="i")
+    static.heartbeat()
+    farewell = static.leave("shutdown")
+    assert farewell is not None
+    assert (farewell.member_id, farewell.member_epoch, farewell.instance_id) == ("m", -2, "i")
+    assert farewell.reason == "shutdown"
 
 
 def test_it_is_so_already_is_a_success_only_behind_a_copy_whose_end_is_unknown() -> None:

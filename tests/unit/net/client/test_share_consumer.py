@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from simulation.log_building import batch_of
-from unit.net.client.test_closing import MOST_STEPS, is_cancelled
+from unit.net.client.test_closing import is_cancelled
 from unit.net.shell_world import simulated
 
 from barnabas.log.format.record_batch import patch
@@ -26,6 +26,8 @@ from barnabas.net.client.share.leader_session import FINAL_EPOCH
 from barnabas.net.client.share.share_consumer import ShareConsumer
 from barnabas.net.testing.simulation.loop import SimulatedLoop
 
+MOST_STEPS = 40  # of a close; without time, it does not end
+
 
 class Broker:
     """A client of one broker: it gives out five records, and notes what is acknowledged."""
@@ -40,6 +42,7 @@ class Broker:
         self.refuses = False
         self.is_left = False
         self.is_closed = False
+        self.leave_s = 0.01
         self._next = 0
         self.clock = SimpleNamespace(now_ms=lambda: asyncio.get_running_loop().time() * 1000)
         self.rng = SimpleNamespace(random=lambda: 0.5, getrandbits=lambda count: 5)
@@ -71,8 +74,8 @@ class Broker:
         self.is_closed = True
 
     async def _leave(self, group: str, request: Any, *, timeout_ms: float) -> None:
-        assert request.member_epoch == -1
-        await asyncio.sleep(0)
+        assert request.member_epoch == -1 and not self.is_closed
+        await asyncio.sleep(self.leave_s)
         self.has_member = False
 
     async def _heartbeat(self, group: str, request: Any) -> ConsumerGroupHeartbeatResponse:
@@ -169,6 +172,47 @@ async def test_close_ends_though_a_broker_does_not_answer() -> None:
     await asyncio.wait_for(consumer.close(), 15)
 
 
+@pytest.mark.parametrize(("fetches", "step_s"), [(False, 0), (False, 0.003), (True, 0)])
+@simulated
+async def test_a_close_that_is_cancelled_anywhere_leaves_the_group_and_nothing_open(
+    fetches: bool, step_s: float
+) -> None:
+    """A fetch waits for records, and the leave takes 10 ms; the other parts take no time."""
+    for steps in range(1, MOST_STEPS):
+        broker = Broker()
+        consumer = await consumer_of(broker)
+        await asyncio.sleep(1)
+        while fetches and await consumer.poll(timeout_ms=1):
+            continue
+        close = asyncio.create_task(consumer.close())
+        for _ in range(steps):
+            await asyncio.sleep(step_s)
+        if close.done():
+            break
+        close.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await close
+        assert not broker.has_member and broker.is_closed
+        assert [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+    assert steps > 1
+
+
+@simulated
+async def test_a_close_that_is_cancelled_while_a_dead_letter_is_written_ends_that() -> None:
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    broker = Broker()
+    consumer = ShareConsumer("t", group="g", client=broker, dead_letter=hang)  # type: ignore[arg-type]
+    await consumer.start()
+    (record,) = await consumer.poll()
+    consumer.acknowledge(record, "reject")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(consumer.close(), 1)
+    assert not broker.has_member and broker.is_closed
+    assert len(asyncio.all_tasks()) == 1
+
+
 @simulated
 async def test_a_close_that_is_cancelled_anywhere_leaves_nothing_behind() -> None:
     async def dead_letter(record: Any, error: Exception) -> None:
@@ -177,6 +221,7 @@ async def test_a_close_that_is_cancelled_anywhere_leaves_nothing_behind() -> Non
     for with_all_tasks in (False, True):
         for steps in range(1, MOST_STEPS):
             broker = Broker()
+            broker.leave_s = 0
             consumer = ShareConsumer("t", group="g", client=broker, dead_letter=dead_letter)  # type: ignore[arg-type]
             await consumer.start()
             (record,) = await consumer.poll(max_records=1)

@@ -18,9 +18,8 @@ from barnabas.net.client.producer.producer import Producer
 
 SECONDS = float(os.environ.get("BARNABAS_FAULT_SECONDS", "25"))  # of each campaign; 0: every kind of fault once
 LEAST_FAULTS = 5  # also on a machine that needs longer for them
-SLOWNESS = (
-    2.5  # of the load, which is most of a campaign's work; `scripts/faults` has the usual one, and all kinds of faults
-)
+# Of the load, which is most of a campaign's work. `scripts/faults` has the usual one, and all kinds of faults.
+SLOWNESS = 2.5
 SEED = int(os.environ.get("BARNABAS_FAULT_SEED", "1"))
 PROCESSES = (
     "kill_leader",

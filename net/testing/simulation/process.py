@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-MAX_UNWINDS = 100  # of one coroutine; one that catches everything in a loop is left to the collector
+MAX_UNWINDS = 1_000  # of one coroutine; one that catches everything in a loop is left to the collector
 
 
 class ProcessDied(BaseException):
@@ -60,17 +60,27 @@ class SimulatedProcess:
 
 
 def unwind(coroutine: Any) -> None:
-    """Close it, again where its `finally` or `async with` waits for something: the collector would tell of it otherwise."""
+    """Close it, and before it all that it awaits: what is closed from outside while its `finally` or `async with` waits for
+    something is given up by its caller, and the collector would tell of it."""
     for _ in range(MAX_UNWINDS):
+        innermost = coroutine
+        while (awaited := _awaited_by(innermost)) is not None:
+            innermost = awaited
         try:
-            coroutine.close()
-            return
-        except (
-            RuntimeError
-        ):  # "coroutine ignored GeneratorExit", or its own: then it has ended, and the next close does nothing
-            continue
+            innermost.close()
+        except RuntimeError:
+            continue  # "coroutine ignored GeneratorExit", or its own: then it has ended, and the next close does nothing
         except BaseException:  # noqa: BLE001 - of the program: nobody waits for it
+            pass
+        if innermost is coroutine:
             return
+
+
+def _awaited_by(coroutine: Any) -> Any:
+    """The coroutine or generator that this one waits for, if it has begun and not ended."""
+    awaited = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+    frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
+    return awaited if frame is not None else None
 
 
 @contextlib.contextmanager

@@ -51,6 +51,7 @@ FINDING_SEEDS: Final[dict[tuple[str, str], int]] = {  # by level and name
     ("groups", "a forward jump is taken for a gap"): 1,
     ("groups", "a new coordinator has an old snapshot"): 43,
     ("groups", "commits of stale members are taken"): 2,
+    ("groups", "offsets of an earlier assignment count"): 81,
     ("groups", "offsets of a former topic count"): 8,
     ("groups", "group offsets applied out of order"): 2,
     ("prepared in clusters", "a prepared transaction times out"): 2,

@@ -100,11 +100,13 @@ def _an_assignment_brings_the_first_offsets() -> Iterator[None]:
 @contextlib.contextmanager
 def _offsets_of_an_earlier_assignment_count() -> Iterator[None]:
     """A member that gets a partition again begins at the offset that came with its first assignment."""
-    first: dict[tuple[int, TopicPartition], Any] = {}
+    first: dict[tuple[int, TopicPartition], tuple[Ownership, Any]] = {}  # that member keeps its id
     genuine = Ownership.take_told
 
     def take_told(self: Ownership, partitions: Any) -> Any:
-        return {key: first.setdefault((id(self), key), item) for key, item in genuine(self, partitions).items()}
+        return {
+            key: first.setdefault((id(self), key), (self, item))[1] for key, item in genuine(self, partitions).items()
+        }
 
     with patch.object(Ownership, "take_told", take_told):
         yield

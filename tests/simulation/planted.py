@@ -29,7 +29,7 @@ MOST_SEEDS = {
     "coordinator": 60,
     "prepared": 300,
     "cluster": 200,
-    "groups": 60,
+    "groups": 120,
     "transactions in clusters": 70,
     "a controller that was stopped": 20,
     "a coordinator that is cut off": 20,

@@ -52,7 +52,7 @@ def report_line(request: pytest.FixtureRequest) -> Callable[[str], None]:
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if two_ends.is_left_out(item, float(item.config.getini("timeout")), time.time()):
+    if two_ends.is_left_out(item, time.time()):
         pytest.skip(two_ends.LEFT_OUT)
 
 

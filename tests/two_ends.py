@@ -4,12 +4,11 @@ Tests of real processes wait a lot, and their clocks run; a simulation never wai
 with the tests of real processes and ends with simulations, the long ones outermost. The tests that share a fixture of the session
 are first: they stay in one process for a quarter of the run, which must not be its last one. Workers 0 and 2 take from the front
 of the queue, worker 1 from its end. They meet in the middle, at tests of milliseconds: until then a simulation has most of one
-core, two clusters share the other, and no long test is left for the end of the run. What a test finds does not depend on this
-order, nor on the worker.
+core, and two clusters share the other. What a test finds does not depend on this order, nor on the worker.
 
-A slow machine may need more time than continuous integration grants. With TESTS_UNTIL, a time as of `date +%s`, tests of
-real processes and simulations that would begin later are skipped, and the report counts them; those that take long are skipped
-from LONG_TESTS_UNTIL on, so that the many short ones get the time. Unit tests are never left out.
+A slow machine may need more time than continuous integration grants. With TESTS_UNTIL, a time as of `date +%s`, tests of real
+processes and simulations that would begin later are skipped, and the report names them. Therefore, the many short tests of real
+processes are before the long ones. Unit tests are never left out.
 """
 
 import os
@@ -28,7 +27,6 @@ REAL_PROCESSES: Final = (
 SIMULATIONS: Final = ("tests/simulation/",)
 LEFT_OUT: Final = "the time of this run is over"
 _UNTIL_S: Final = float(os.environ.get("TESTS_UNTIL", "inf"))
-_LONG_UNTIL_S: Final = float(os.environ.get("LONG_TESTS_UNTIL", "inf"))
 
 
 class TwoEnds(LoadGroupScheduling):  # type: ignore[misc]  # xdist has no types
@@ -48,24 +46,18 @@ def arrange(items: list[pytest.Item], default_timeout_s: float) -> None:
     items.sort(key=lambda item: _place(item, default_timeout_s))
 
 
-def is_left_out(item: pytest.Item, default_timeout_s: float, now_s: float) -> bool:
-    if not item.nodeid.startswith(REAL_PROCESSES + SIMULATIONS):
-        return False
-    return now_s > (min(_UNTIL_S, _LONG_UNTIL_S) if _is_long(item, default_timeout_s) else _UNTIL_S)
-
-
-def _is_long(item: pytest.Item, default_timeout_s: float) -> bool:
-    timeout = item.get_closest_marker("timeout")
-    return timeout is not None and timeout.args[0] > default_timeout_s
+def is_left_out(item: pytest.Item, now_s: float) -> bool:
+    return now_s > _UNTIL_S and item.nodeid.startswith(REAL_PROCESSES + SIMULATIONS)
 
 
 def _place(item: pytest.Item, default_timeout_s: float) -> int:
-    is_long = _is_long(item, default_timeout_s)
+    timeout = item.get_closest_marker("timeout")
+    is_long = timeout is not None and timeout.args[0] > default_timeout_s
     if item.nodeid.startswith(REAL_PROCESSES):
         group = item.get_closest_marker("xdist_group")
         if group is not None and not group.args[0].endswith(".py"):  # shared by a whole folder
             return 0
-        return 1 if is_long else 2 if group is not None else 3
+        return 3 if is_long else 1 if group is not None else 2
     if item.nodeid.startswith(SIMULATIONS):
         return 6 if is_long else 5
     return 4

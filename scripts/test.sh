@@ -158,4 +158,4 @@ if [ ${#failed[@]} -gt 0 ]; then
     exit 1
 fi
 rm -rf --one-file-system "$PYTEST_DEBUG_TEMPROOT"
-echo "all passed in $SECONDS s"
+echo "nothing failed in $SECONDS s"

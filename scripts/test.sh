@@ -131,6 +131,8 @@ long)
     long env BARNABAS_STORM_SECONDS="$seconds" BARNABAS_STORM_SEED="$seed" pytest -q tests/integration/test_transaction_storm.py
     long env BARNABAS_PGBENCH_KILLS=20 pytest -q tests/integration/test_pgbench_kills.py
     long env BARNABAS_CHAIN_KILLS=5 pytest -q tests/integration/test_spark_log_chain.py
+    long env BARNABAS_LARGE_TRANSACTION=60000 pytest -q tests/integration/test_spark_large_transactions.py
+    long env BARNABAS_LAKE_KILLS=1 pytest -q tests/integration/test_spark_pipeline_kills.py
     long env BARNABAS_SPARK_KILLS=6 pytest -q tests/integration/test_spark_kills.py
     long scripts/other-spark
     # The campaigns of which the complete run has only the first seeds.

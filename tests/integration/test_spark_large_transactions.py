@@ -28,7 +28,7 @@ from integration import connect_world as world
 from integration.test_spark_postgres_changes import driver, wait
 
 pytestmark = pytest.mark.timeout(3_000)
-CHANGES = int(os.environ.get("BARNABAS_LARGE_TRANSACTION", "60000"))
+CHANGES = int(os.environ.get("BARNABAS_LARGE_TRANSACTION", "20000"))
 PART = max(1_000, CHANGES // 5)  # of a segment
 MAX_PYTHON_MB = 400  # of the process that captures: about 100 of them are there without any change
 SAMPLE_S = 0.2

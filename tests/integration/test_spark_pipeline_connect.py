@@ -18,7 +18,7 @@ from integration.test_spark_sink import read
 
 pytest.importorskip("grpc", reason="a client of Spark Connect needs pip install 'pyspark[connect]'")
 pytestmark = pytest.mark.timeout(1_000)
-PER_BATCH = 75
+PER_BATCH = 120
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,8 @@ Barnabas' own; Apache Kafka's brokers and clients beside Barnabas'; the cost of 
 request; the Spark connector compared with Spark's API alone; clusters inside tests; transactions compared with the same
 records without them; TLS compared with plain text. `permissions` measures decisions about them, `capacity` what a broker
 spends on bytes, requests, partitions and connections, `idle` what a consumer of many idle partitions does, `cores` what several
-brokers on this machine take, `capture` changes of PostgreSQL into topics, `collect` lines of files.
+brokers on this machine take, `capture` changes of PostgreSQL into topics, `collect` lines of files, `start` the time to the first
+acknowledged record, and an idle broker's memory, `stalls` how late the brokers' loops are.
 
 Cases run phase by phase, because only one set of servers should run at a time; within a phase repetition by repetition, so
 that the two sides of a ratio are measured within the same minute.
@@ -29,7 +30,9 @@ import capture
 import clusters_in_tests
 import collected
 import cores
+import first_record
 import idle_partitions
+import loop_stalls
 import offsets
 import one_log
 import partitions
@@ -66,6 +69,8 @@ SUITES = {
     "cores": cores.main,
     "capture": capture.main,
     "collect": collected.main,
+    "start": first_record.main,
+    "stalls": loop_stalls.main,
 }  # with options of their own: `scripts/benchmark o1 --help`
 
 

@@ -206,10 +206,18 @@ def _consume_cases(cluster: Cluster, count: int) -> list[Case]:
     return [
         Case(
             name=f"{_of(cluster)}, {label}",
-            run=lambda api=api: cluster.on_topic(READ_TOPIC, "consume", api=api, count=count),
+            run=lambda role=role, api=api: cluster.on_topic(READ_TOPIC, role, api=api, count=count),
             pids=cluster.pids,
         )
-        for api, label in (("poll", "poll"), ("poll_batch", "poll_batch"), ("iterate", "async for"))
+        for role, api, label in (
+            ("consume", "poll", "poll"),
+            ("consume", "poll_batch", "poll_batch"),
+            ("consume", "iterate", "async for"),
+            ("consume", "poll_arrow", "poll_arrow"),
+            ("read-table", "table", "read_table"),
+            ("read-table", "stream", "read_table, stream"),
+            ("read-table", "values", "read_table, stream of values"),
+        )
     ]
 
 

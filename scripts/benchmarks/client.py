@@ -13,6 +13,7 @@ from typing import Any
 
 from measure import Metrics, Work, percentiles, records
 
+import barnabas
 import barnabas.sync
 from barnabas import Consumer, Producer, TopicPartition
 from barnabas.log.format.record_codec import encode_batch
@@ -134,6 +135,25 @@ CONSUMING: dict[str, Callable[[Consumer, int], Coroutine[Any, Any, tuple[int, in
     "poll_arrow": _poll_arrow,
     "iterate": _iterate,
 }
+
+
+def read_table(options: Options) -> Metrics:
+    """The first `count` records of each partition by `read_table`. `api`: as one table, as a stream of batches that are dropped,
+    or as such a stream with the values alone."""
+    columns = ["value"] if options.api == "values" else None
+    barnabas.read_table(options.topic, end=1, bootstrap=options.bootstrap)  # The imports are not measured.
+    with Work(options.servers) as work:
+        if options.api == "table":
+            table = barnabas.read_table(options.topic, end=options.count, bootstrap=options.bootstrap)
+            read, read_bytes = table.num_rows, table.column("value").nbytes
+        else:
+            read = read_bytes = 0
+            for batch in barnabas.read_table(
+                options.topic, end=options.count, columns=columns, stream=True, bootstrap=options.bootstrap
+            ):
+                read += batch.num_rows
+                read_bytes += batch.column("value").nbytes
+    return work.metrics(read, read_bytes // max(read, 1))
 
 
 async def one_at_a_time(options: Options) -> Metrics:
@@ -290,6 +310,7 @@ ROLES: dict[str, Callable[[Options], Metrics | Coroutine[Any, Any, Metrics]]] = 
     "produce": produce,
     "sync-send": sync_send,
     "consume": consume,
+    "read-table": read_table,
     "one-at-a-time": one_at_a_time,
     "end-to-end": end_to_end,
     "transactions": transactions,

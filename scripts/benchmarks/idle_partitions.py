@@ -2,6 +2,9 @@
 without them, in turns, in one run. Bytes are those of the connections, as the kernel counts them.
 
 Once, nothing is sent; then a record goes to another partition every few milliseconds, and each of them must arrive.
+
+`--beside-kafka`: one client of Kafka's protocol with a fetch session, at a broker of Barnabas and at one of Apache Kafka
+(kafka_brokers.py), in turns; it polls without a pause.
 """
 
 import argparse
@@ -11,8 +14,10 @@ import statistics
 import struct
 import time
 
+import fetch_sessions
 from clusters import Cluster
-from measure import cpu_of
+from kafka_brokers import KafkaCluster
+from measure import Skipped, cpu_of
 
 from barnabas import Consumer, Producer
 from barnabas.net.client.positions import fetch_session
@@ -48,7 +53,10 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="scripts/benchmark idle", description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=3, help="of each kind; default: 3")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement; default: 5")
+    parser.add_argument("--beside-kafka", action="store_true", help="the brokers, with one client for both")
     options = parser.parse_args(arguments)
+    if options.beside_kafka:
+        return _beside_kafka(options.turns, options.seconds)
     found: dict[str, list[tuple[float, ...]]] = {}
     few = fetch_session.MIN_PARTITIONS
     with Cluster(1) as cluster:
@@ -63,6 +71,30 @@ def main(arguments: list[str]) -> int:
     for name, samples in sorted(found.items()):
         size, client, broker, p50 = (statistics.median(column) for column in zip(*samples, strict=True))
         print(f"{name:30}{size:12,.0f}{client:16.2f}{broker:16.2f}{p50:10.2f}")
+    return 0
+
+
+def _beside_kafka(turns: int, seconds: float) -> int:
+    found: dict[tuple[str, str], list[fetch_sessions.Polls]] = {}
+    try:
+        with Cluster(1) as ours, KafkaCluster(1) as theirs:
+            sides = {"Barnabas": (ours.bootstrap, ours.pids()[0]), "Kafka": (theirs.bootstrap, theirs.pids()[0])}
+            ours.create(TOPIC, partitions=PARTITIONS)
+            theirs.create(TOPIC, partitions=PARTITIONS, replicas=1)
+            for _ in range(turns):
+                for work, pause_s in (("idle", 0.0), ("trickle", TRICKLE_S)):
+                    for side, (bootstrap, pid) in sides.items():
+                        polls = fetch_sessions.measure(bootstrap, pid, TOPIC, PARTITIONS, seconds, pause_s)
+                        found.setdefault((work, side), []).append(polls)
+    except Skipped as reason:
+        print(f"skipped: {reason}")
+        return 1
+    print(
+        f"{'':20}{'polls a second':>16}{'bytes a poll':>14}{'broker CPU ms a second':>24}{'bytes of the first poll':>25}"
+    )
+    for (work, side), samples in sorted(found.items()):
+        rate, size, cpu, first = (statistics.median(column) for column in zip(*samples, strict=True))
+        print(f"{work + ', ' + side:20}{rate:16.1f}{size:14,.0f}{cpu:24.1f}{first:25,.0f}")
     return 0
 
 

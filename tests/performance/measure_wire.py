@@ -54,7 +54,7 @@ def tune() -> None:
 
 def run_loop(main: Any, use_uvloop: bool) -> None:
     if use_uvloop:
-        import uvloop  # type: ignore[import-not-found]
+        import uvloop
 
         uvloop.run(main)
     else:

@@ -201,24 +201,27 @@ class ReplicaFetcher:
     async def _fetch(self, request: FetchRequest) -> None:
         """One request, and those that overtake it. Returns after the last answer, or after the backoff of a failure."""
         number, future = self._session.number, await self._send(request)
-        while future is not None:
-            try:
-                response = await self._answer(future)
-            except _Interrupted:
-                newer = None
-                if self._session.session_id:  # otherwise the next request has everything
-                    newer = await self._send(self._build_request(overtakes=True))
-                newer_number = self._session.number
-                response = None if newer is None else await self._answer(future, is_overtaken=True)
-                if response is None:
-                    _drop(future, newer)
-                    return
-                future = newer
-            else:
-                future, newer_number = None, number
-            if response is not None:
-                self._handle(response, number)
-            number = newer_number
+        newer: asyncio.Future[Response] | None = None
+        try:
+            while future is not None:
+                try:
+                    response = await self._answer(future)
+                except _Interrupted:
+                    newer = None
+                    if self._session.session_id:  # otherwise the next request has everything
+                        newer = await self._send(self._build_request(overtakes=True))
+                    newer_number = self._session.number
+                    response = None if newer is None else await self._answer(future, is_overtaken=True)
+                    if response is None:
+                        return
+                    future = newer
+                else:
+                    future, newer_number = None, number
+                if response is not None:
+                    self._handle(response, number)
+                number = newer_number
+        finally:
+            _drop(future, newer)  # where one failed, and where this fetcher ends
 
     async def _send(self, request: FetchRequest) -> "asyncio.Future[Response] | None":
         """None: it failed, and the backoff has passed."""
@@ -236,9 +239,6 @@ class ReplicaFetcher:
             if not is_overtaken and not await self._is_done(future):
                 raise _Interrupted
             response = await future
-        except asyncio.CancelledError:
-            _drop(future)
-            raise
         except TimeoutError as error:
             await self._back_off(repr(error))
             return None

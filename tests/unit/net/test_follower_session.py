@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 from random import Random
 
+import pytest
 from unit.net.test_replica_fetcher import LEADER, World, assignment, data, replica
 
 from barnabas.log.replication.follower import FetchPosition
@@ -231,6 +232,26 @@ async def test_the_answers_of_an_overtaken_request_that_failed_are_all_dropped()
         first.set_exception(NetworkError("reset"))
         request, _ = await world.leader.next_call()
         assert second.cancelled() and len(named(request)) == 3 and request.session_epoch == 0
+
+
+@pytest.mark.parametrize("has_lost_its_connection", [False, True])
+async def test_a_fetcher_that_ends_leaves_no_request_behind(has_lost_its_connection: bool) -> None:
+    """Otherwise asyncio logs an error of the connection's loss, which nothing looks at."""
+    requests = []
+    async with World() as world:
+        following = Following(world)
+        requests.append((await following.begin(2))[1])
+        following.add(2)
+        requests.append((await world.leader.next_call())[1])
+        if has_lost_its_connection:
+            world.fetcher._rng = Random(1)  # it backs off for some time
+            for request in requests:
+                request.set_exception(NetworkError("reset"))
+            for _ in range(3):  # passes of the loop, until the fetcher has seen the first
+                await asyncio.sleep(0)
+            assert world.fetcher._failures == 1
+    for request in requests:
+        assert request.done() and not request._log_traceback
 
 
 async def test_the_waits_do_not_grow_while_a_high_watermark_is_not_known() -> None:

@@ -6,10 +6,13 @@ exited, and the defaults for a cluster make every micro-batch on one machine tak
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .java import require_java
+from .spark_home import quick_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +57,25 @@ def session_on(master: str, app_name: str, *, settings: Mapping[str, str] | None
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in {**defaults, **(settings or {})}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    if not master.startswith("local"):
+        return builder.getOrCreate()
+    with _quick_workers():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _quick_workers() -> Iterator[None]:
+    """The JVM that starts in this block has `quick_home`; other programs that this process starts later do not."""
+    import pyspark
+
+    home = quick_home(Path(pyspark.__file__).parent, pyspark.__version__)
+    if home is not None:
+        os.environ["SPARK_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        if home is not None:
+            del os.environ["SPARK_HOME"]
 
 
 def _remote_session(address: str, app_name: str, settings: Mapping[str, str]) -> "SparkSession":

@@ -1,6 +1,6 @@
 """What the connector is measured against: the least that Spark's Python data sources can do. Spark's workers import this.
 
-gen     one record batch, again and again: what the API costs with Arrow and nothing behind it
+gen     one record batch, again and again: what the API costs with Arrow and nothing behind it, in batches and as a stream
 tuples  a topic read by the connector's own reader and handed over row by row, as a source without Arrow does
 count   an Arrow writer that counts the rows it is given
 """
@@ -14,9 +14,11 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
 )
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from barnabas.spark_connector.common.schema import arrow_schema, source_schema
@@ -27,7 +29,7 @@ ROWS = 10_000  # of a record batch, as in the connector
 
 
 class GenSource(DataSource):
-    """Options: rows, partitions, size (bytes of a value)."""
+    """Options: rows, partitions, size (bytes of a value); for a stream, `rows` of a micro-batch, and `batches`."""
 
     @classmethod
     def name(cls) -> str:
@@ -38,6 +40,9 @@ class GenSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return GenReader(*(int(self.options[name]) for name in ("rows", "partitions", "size")), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return GenStreamReader(self.reader(schema), int(self.options["batches"]))
 
 
 class GenReader(DataSourceReader):
@@ -65,6 +70,31 @@ class GenReader(DataSourceReader):
         schema = arrow_schema(self._schema)
         arrays = [pyarrow.array(columns[field.name], field.type) for field in schema]
         return pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class GenStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets are the numbers of micro-batches."""
+
+    def __init__(self, reader: DataSourceReader, batches: int) -> None:
+        self._reader, self._batches = reader, batches
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"batch": 0}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        pass
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        return {"batch": min(start["batch"] + 1, self._batches)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Any:
+        return self._reader.partitions()
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        return self._reader.read(partition)  # type: ignore[return-value]
 
 
 class TupleSource(BarnabasDataSource):

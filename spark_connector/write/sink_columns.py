@@ -1,4 +1,4 @@
-"""`SinkColumns`: rows of a DataFrame as columns of records, by topic and partition, as in Spark's Kafka sink.
+"""`SinkColumns`: rows of a DataFrame as columns of records, by topic, as in Spark's Kafka sink.
 
     value       string or binary, required; null is a tombstone
     key         string or binary
@@ -6,24 +6,21 @@
     partition   int; null: chosen by the key, or any partition without a key
     headers     array<struct<key string, value binary>>
 
-No Python code runs per row: keys are hashed, and rows are grouped and extracted, by column. Only headers are processed one by
-one.
+No row becomes a Python object: `send_table` encodes records from these columns.
 """
 
 import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import numpy
 import pyarrow
 import pyarrow.compute
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType
 
 from barnabas.log.vocabulary.errors import InvalidConfigError, InvalidRequestError
-from barnabas.net.client.connection.records import Headers
+from barnabas.net.client.arrow.outgoing import STICKY, partitions_of_keys
 
 from ..common.schema import HEADERS_TYPE
-from .key_partitions import NO_KEY, partitions_of_keys
 
 _TEXT_OR_BYTES = "string or binary"
 _ACCEPTED: dict[str, tuple[tuple[DataType, ...], str]] = {
@@ -38,14 +35,20 @@ _IGNORED = frozenset({"offset", "timestamp", "timestampType", "topicId"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """Records for one topic; `partition` None: any partition."""
+class SinkRows:
+    """Records for one topic, as a table with the columns `value`, and if needed `key`, `headers` and `partition`."""
 
     topic: str
-    partition: int | None
-    values: list[bytes | None]
-    keys: list[bytes | None] | None
-    headers: list[Headers] | None
+    table: pyarrow.RecordBatch
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The arguments of `send_table`. A partition goes before a key."""
+        return {name: name for name in self.table.schema.names}
+
+    @property
+    def may_go_anywhere(self) -> bool:
+        return not {"key", "partition"} & set(self.table.schema.names)
 
 
 def check_columns(schema: StructType, *, topic: str | None) -> None:
@@ -89,12 +92,16 @@ class SinkColumns:
         self._topic = topic
         self._partition_count = partition_count
 
-    def rows(self, batch: pyarrow.RecordBatch) -> Iterator[Rows]:
+    def rows(self, batch: pyarrow.RecordBatch) -> Iterator[SinkRows]:
         """Raises InvalidRequestError for a row that cannot be a record."""
         if batch.num_rows == 0:
             return
         for topic, part in self._by_topic(batch):
-            yield from self._by_partition(topic, part)
+            columns = _columns(part)
+            if "partition" in part.schema.names and part["partition"].null_count < part.num_rows:
+                yield from self._with_partitions(topic, columns, part["partition"])
+            else:
+                yield SinkRows(topic=topic, table=pyarrow.RecordBatch.from_pydict(columns))
 
     def _by_topic(self, batch: pyarrow.RecordBatch) -> Iterator[tuple[str, pyarrow.RecordBatch]]:
         if self._topic is not None:
@@ -108,74 +115,43 @@ class SinkColumns:
         for topic in pyarrow.compute.unique(topics).to_pylist():
             yield topic, batch.filter(pyarrow.compute.equal(topics, topic))
 
-    def _by_partition(self, topic: str, batch: pyarrow.RecordBatch) -> Iterator[Rows]:
-        values = batch.column("value").cast(pyarrow.binary())
-        keys = _keys(batch)
-        headers = batch.column("headers") if "headers" in batch.schema.names else None
-        chosen = self._partitions(topic, batch, keys)
-        if chosen is None:
-            yield _rows(topic, None, values, keys, headers)
-            return
-        order = numpy.argsort(chosen, kind="stable")
-        partitions, starts = numpy.unique(chosen[order], return_index=True)
-        for partition, start, end in zip(partitions, starts, [*starts[1:], len(order)], strict=True):
-            rows = pyarrow.array(order[start:end])
-            yield _rows(
-                topic,
-                None if partition == NO_KEY else int(partition),
-                values.take(rows),
-                None if keys is None else keys.take(rows),
-                None if headers is None else headers.take(rows),
-            )
-
-    def _partitions(
-        self, topic: str, batch: pyarrow.RecordBatch, keys: pyarrow.Array | None
-    ) -> "numpy.typing.NDArray[numpy.int32] | None":
-        """The partition of each row, NO_KEY for any partition; None if all rows may go to any partition."""
-        explicit = batch.column("partition") if "partition" in batch.schema.names else None
-        if explicit is not None and explicit.null_count == len(explicit):
-            explicit = None
-        if keys is None and explicit is None:
-            return None
+    def _with_partitions(
+        self, topic: str, columns: dict[str, pyarrow.Array], given: pyarrow.Array
+    ) -> Iterator[SinkRows]:
+        """Some rows name their partition; the keys of the others decide, and rows with neither go to any."""
         count = self._partition_count(topic)
-        found = numpy.full(batch.num_rows, NO_KEY, numpy.int32) if keys is None else partitions_of_keys(keys, count)
-        if explicit is None:
-            return found
-        given = numpy.asarray(explicit.is_valid())
-        wanted = explicit.fill_null(0).to_numpy(zero_copy_only=False)
-        wrong = given & ((wanted < 0) | (wanted >= count))
-        if wrong.any():
+        wrong = pyarrow.compute.or_(pyarrow.compute.less(given, 0), pyarrow.compute.greater_equal(given, count))
+        strange = given.filter(wrong)
+        if len(strange):
             raise InvalidRequestError(
-                f"partition {wanted[wrong][0]} of {int(wrong.sum())} rows: topic {topic!r} has partitions 0 to {count - 1}; "
+                f"partition {strange[0].as_py()} of {len(strange)} rows: topic {topic!r} has partitions 0 to {count - 1}; "
                 "null leaves the choice to the key"
             )
-        return numpy.where(given, wanted, found).astype(numpy.int32)
+        hashed = (
+            partitions_of_keys(columns["key"], count) if "key" in columns else pyarrow.scalar(STICKY, pyarrow.int32())
+        )
+        chosen = pyarrow.compute.coalesce(given, hashed)
+        table = pyarrow.RecordBatch.from_pydict({**columns, "partition": chosen})
+        has_one = pyarrow.compute.not_equal(chosen, STICKY)
+        chosen_rows = table.filter(has_one)
+        if chosen_rows.num_rows:
+            yield SinkRows(topic=topic, table=chosen_rows)
+        others = table.filter(pyarrow.compute.invert(has_one))
+        if others.num_rows:
+            yield SinkRows(topic=topic, table=others.select([name for name in ("value", "headers") if name in columns]))
 
 
-def _keys(batch: pyarrow.RecordBatch) -> pyarrow.Array | None:
-    """The keys, text as UTF-8; None if no row has a key."""
-    if "key" not in batch.schema.names or batch.column("key").null_count == batch.num_rows:
-        return None
-    return batch.column("key").cast(pyarrow.binary())
+def _columns(batch: pyarrow.RecordBatch) -> dict[str, pyarrow.Array]:
+    """Columns of a record that not all rows leave out."""
+    columns = {"value": batch["value"].cast(pyarrow.binary())}
+    if "key" in batch.schema.names and batch["key"].null_count < batch.num_rows:
+        columns["key"] = batch["key"].cast(pyarrow.binary())
+    if "headers" in batch.schema.names and batch["headers"].null_count < batch.num_rows:
+        columns["headers"] = _checked_headers(batch["headers"])
+    return columns
 
 
-def _rows(
-    topic: str, partition: int | None, values: pyarrow.Array, keys: pyarrow.Array | None, headers: pyarrow.Array | None
-) -> Rows:
-    return Rows(
-        topic=topic,
-        partition=partition,
-        values=values.to_pylist(),
-        keys=None if keys is None else keys.to_pylist(),
-        headers=None if headers is None or headers.null_count == len(headers) else _headers(headers),
-    )
-
-
-def _headers(column: pyarrow.Array) -> list[Headers]:
-    found: list[Headers] = []
-    for row in column.to_pylist():
-        pairs = [(pair["key"], pair["value"]) for pair in row or ()]
-        if any(name is None for name, _ in pairs):
-            raise InvalidRequestError("a header has no key: filter the array, or give it a name")
-        found.append(pairs)
-    return found
+def _checked_headers(column: pyarrow.Array) -> pyarrow.Array:
+    if column.flatten().field("key").null_count:
+        raise InvalidRequestError("a header has no key: filter the array, or give it a name")
+    return column

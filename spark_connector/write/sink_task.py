@@ -15,17 +15,20 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from barnabas.log.vocabulary.errors import BarnabasError
 from barnabas.net.client.connection.errors import TransactionAbortedError
-from barnabas.net.client.producer.handles import BatchHandles, extents
 from barnabas.net.client.producer.producer import Producer
+from barnabas.net.client.producer.table import TableHandle
 from barnabas.net.client.producer.transaction import Transaction
 from barnabas.net.client.transactions.prepared import PreparedTransaction
 
-from .sink_columns import Rows, SinkColumns
+from .sink_columns import SinkColumns, SinkRows
 from .sink_connection import shared_producer, transactional_producer
 from .task_transaction import SinkBatch, TaskTransaction, query_id, task_name
 from .write_options import WriteOptions
 
-MAX_UNCHECKED = 64  # Portions sent before the oldest is checked: errors are noticed early, and memory is released.
+PORTION_BYTES = (
+    4 << 20
+)  # Each portion is at least one batch of records for each of its partitions, so it must not be small.
+MAX_UNCHECKED = 16  # Portions sent before the oldest is checked: errors are noticed early, and memory is released.
 
 
 class RowsNotWrittenError(BarnabasError):
@@ -58,6 +61,27 @@ def write_rows(
         raise
 
 
+class Portions:
+    """Gathers the record batches that Spark hands over (10,000 rows, by default) until they have PORTION_BYTES."""
+
+    def __init__(self) -> None:
+        self._gathered: list[pyarrow.RecordBatch] = []
+        self._size_bytes = 0
+
+    def add(self, batch: pyarrow.RecordBatch) -> list[pyarrow.RecordBatch]:
+        """All rows that have not been returned yet, in order, if there are enough of them: as one batch, if Arrow can have it."""
+        self._gathered.append(batch)
+        self._size_bytes += batch.nbytes
+        return self.rest() if self._size_bytes >= PORTION_BYTES else []
+
+    def rest(self) -> list[pyarrow.RecordBatch]:
+        """The same, however few."""
+        gathered, self._gathered, self._size_bytes = self._gathered, [], 0
+        if len(gathered) < 2:
+            return gathered
+        return list(pyarrow.Table.from_batches(gathered).combine_chunks().to_batches())
+
+
 class _SinkTask:
     def __init__(self, options: WriteOptions, sink_batch: SinkBatch | None) -> None:
         self._options = options
@@ -70,38 +94,47 @@ class _SinkTask:
         self._columns = SinkColumns(topic=options.topic, partition_count=self._partition_count)
         self._context = TaskContext.get()
         self._partition_counts: dict[str, int] = {}
-        self._sent: list[BatchHandles] = []
+        self._portions = Portions()
+        self._sent: list[TableHandle] = []
         self._row_count = 0
-        self._portions = 0
+        self._chosen = 0  # how often a partition was chosen for rows that may go to any
         self._on_their_way: Future[None] | None = None
         if self._task_transaction is None:
             # Records left by a failed task must not share a batch with those of this task.
             self._loop.call(self._producer.flush())
 
     def send(self, batch: pyarrow.RecordBatch) -> None:
-        """Start sending; meanwhile the caller may get the next rows from Spark."""
-        portion = list(self._columns.rows(batch))
+        """Start sending if there is a portion; meanwhile the caller may get the next rows from Spark."""
+        self._begin(self._portions.add(batch))
+
+    def _begin(self, portion: list[pyarrow.RecordBatch]) -> None:
+        if not portion:
+            return
+        rows = [found for batch in portion for found in self._columns.rows(batch)]
         self._wait()
-        self._row_count += batch.num_rows
-        self._on_their_way = self._loop.begin(self._send(portion))
+        self._row_count += sum(batch.num_rows for batch in portion)
+        self._on_their_way = self._loop.begin(self._send(rows))
 
     def _wait(self) -> None:
         before, self._on_their_way = self._on_their_way, None
         if before is not None:
             before.result()
 
-    async def _send(self, portion: list[Rows]) -> None:
-        outlet = await self._outlet()
+    async def _send(self, portion: list[SinkRows]) -> None:
         for rows in portion:
-            partition = rows.partition
-            if partition is None and self._transaction is not None:
-                partition = self._any_partition(await self._count(rows.topic))
-            self._sent.append(
-                await outlet.send_many(rows.topic, rows.values, rows.keys, headers=rows.headers, partition=partition)
-            )
+            outlet = await self._outlet()
+            columns: dict[str, str | int] = {**rows.columns}
+            if rows.may_go_anywhere and self._transaction is not None:
+                columns["partition"] = self._any_partition(await self._count(rows.topic))
+            self._sent.append(await outlet.send_table(rows.topic, rows.table, **columns))  # type: ignore[arg-type]
         if len(self._sent) > MAX_UNCHECKED:
-            await extents(self._sent[: MAX_UNCHECKED // 2])  # Raises the error of a batch that failed.
+            await self._check(self._sent[: MAX_UNCHECKED // 2])
             del self._sent[: MAX_UNCHECKED // 2]
+
+    async def _check(self, sent: list[TableHandle]) -> None:
+        """Raises the error of a batch that failed."""
+        for handle in sent:
+            await handle
 
     async def _outlet(self) -> Producer | Transaction:
         """A task without rows begins no transaction."""
@@ -114,11 +147,12 @@ class _SinkTask:
     def _any_partition(self, count: int) -> int:
         """A portion of rows without a key goes to one partition, because each partition of a transaction costs a marker; portions
         and tasks are spread over the partitions."""
-        self._portions += 1
+        self._chosen += 1
         task = 0 if self._context is None else self._context.partitionId()
-        return (task + self._portions) % count
+        return (task + self._chosen) % count
 
     def finish(self) -> TaskReport:
+        self._begin(self._portions.rest())
         self._wait()
         prepared = self._loop.call(self._finish())
         return TaskReport(row_count=self._row_count, query_id=query_id(), prepared=prepared)
@@ -129,7 +163,7 @@ class _SinkTask:
         prepared = None
         if self._task_transaction is not None and self._transaction is not None:
             prepared = await self._task_transaction.prepare(self._transaction)
-        await extents(self._sent)
+        await self._check(self._sent)
         self._sent.clear()
         return prepared
 

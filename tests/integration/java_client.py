@@ -10,6 +10,7 @@ from integration.cluster import clean_environment
 
 SOURCES = Path(__file__).with_name("clients")
 FETCH_LIMIT_S = 150.0
+SPARKS_KAFKA = "4.2.0"  # the newest that there is; it runs in Spark 4.3, too
 QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
 
 

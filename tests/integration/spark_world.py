@@ -6,7 +6,6 @@ should have.
 """
 
 import asyncio
-import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from barnabas.net.client.producer.producer import Producer
 from barnabas.spark_connector.session import session_on
+from barnabas.spark_connector.spark_home import link_home
 
 FORMAT = "barnabas"
 QUICK_JAVA = " ".join(programs.QUICK_JAVA)
@@ -31,14 +31,6 @@ Options = dict[str, str | int]
 
 def start_session(folder: Path, master: str = "local[2]", **settings: str) -> SparkSession:
     """`settings` have names with `_` instead of `.`."""
-    os.environ["SPARK_HOME"] = str(home_without_python(folder))
-    try:
-        return _session(folder, master, {name.replace("_", "."): value for name, value in settings.items()})
-    finally:
-        del os.environ["SPARK_HOME"]
-
-
-def _session(folder: Path, master: str, settings: dict[str, str]) -> SparkSession:
     spark = session_on(
         master,
         "barnabas-tests",
@@ -48,7 +40,7 @@ def _session(folder: Path, master: str, settings: dict[str, str]) -> SparkSessio
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.sql.adaptive.enabled": "false",
             "spark.sql.streaming.noDataProgressEventInterval": "200",
-            **settings,
+            **{name.replace("_", "."): value for name, value in settings.items()},
         },
     )
     spark.sparkContext.setLogLevel("OFF")  # Tests that expect a failure would print thousands of lines.
@@ -56,12 +48,10 @@ def _session(folder: Path, master: str, settings: dict[str, str]) -> SparkSessio
 
 
 def home_without_python(folder: Path) -> Path:
-    """Workers put SPARK_HOME's pyspark.zip first, which has no compiled modules: each start would compile PySpark anew."""
+    """For programs of Spark that `session_on` does not start."""
     home = folder / "spark_home"
     home.mkdir()
-    for item in Path(pyspark.__file__).parent.iterdir():
-        if item.name in ("bin", "jars", "sbin", "data"):
-            (home / item.name).symlink_to(item)
+    link_home(Path(pyspark.__file__).parent, home)
     return home
 
 

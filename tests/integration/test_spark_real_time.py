@@ -14,7 +14,6 @@ import pytest
 from integration import java_client
 from integration.cluster import Cluster, clean_environment
 from integration.spark_world import create_topic
-from integration.test_spark_secure import SPARKS_KAFKA
 
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
@@ -30,7 +29,7 @@ def test_records_go_through_one_by_one(
 ) -> None:
     if java_client.find():
         pytest.skip(java_client.find())
-    libraries = java_client.fetch(tmp_path / "jars", SPARKS_KAFKA, "spark_kafka.xml", of="spark")
+    libraries = java_client.fetch(tmp_path / "jars", java_client.SPARKS_KAFKA, "spark_kafka.xml", of="spark")
     if libraries is None:
         pytest.skip("Maven Central is out of reach")
     source, target = (create_topic(spark_cluster, name, partitions=1) for name in ("real-time-in", "real-time-out"))

@@ -23,7 +23,6 @@ from barnabas.net.base.local.secure_layout import CLIENT_PROPERTIES
 from barnabas.net.base.settings.properties import parse_properties
 
 pytestmark = pytest.mark.timeout(300)  # The first to use the session also waits for it; two cores may be busy.
-SPARKS_KAFKA = "4.2.0"  # the newest that there is; it runs in Spark 4.3, too
 DRIVER_S = 240.0
 TOKEN_S = 600
 MODULES = "org.apache.kafka.common.security.oauthbearer"
@@ -129,7 +128,7 @@ def test_sparks_own_source_and_sink_for_kafka_log_in_by_scram(secure: Secure, tm
     """In a process of its own: a session that runs has the jars with which it began."""
     if java_client.find():
         pytest.skip(java_client.find())
-    libraries = java_client.fetch(tmp_path / "jars", SPARKS_KAFKA, "spark_kafka.xml", of="spark")
+    libraries = java_client.fetch(tmp_path / "jars", java_client.SPARKS_KAFKA, "spark_kafka.xml", of="spark")
     if libraries is None:
         pytest.skip("Maven Central is out of reach")
     settings = tmp_path / "settings.json"

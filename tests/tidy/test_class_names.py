@@ -15,7 +15,7 @@ Admin Admission Answer AppendInfo BatchHandles Broker Call Change Chunk ClassicM
 Connection Consumer Cursor Decision Decoding Departures Fault FaultPlan FetchSettings Field FileRegion Follower
 Following Gap GroupState Guard Handle Injection Intake IsrMember Leader ListedGroup Listener LogEnds LogRead
 Membership Message Options Outcome Part Permit Picture Piece Place Places Plan Policy Ports Position Producer
-ProducerIdentity Progress QuorumNetwork Reading Record ReplicaCounts Rows Schema Segment ShareConsumer Source
+ProducerIdentity Progress QuorumNetwork Reading Record ReplicaCounts Schema Segment ShareConsumer Source
 SourcePositions Span Subscriber Subscription TableHandle TableWriter Taken TokenBucket Transaction Truncate
 UnreadablePositionError Verdict Watch
 """

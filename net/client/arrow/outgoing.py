@@ -20,7 +20,7 @@ from .tables import SCHEMA
 MAX_ROWS = 131_072  # Of one piece: enough for large batches in many partitions.
 MAX_PIECE_BYTES = 32 << 20  # Of one piece. Three exist at a time: as it came, as columns, encoded.
 _POSITIVE = 0x7FFFFFFF  # Kafka's toPositive: the sign bit is cut off, not negated.
-_STICKY = -1  # Rows without a key and without a chosen partition.
+STICKY = -1  # Rows without a key and without a chosen partition.
 _TIMESTAMP = pyarrow.timestamp("ms")
 _HEADERS = SCHEMA.field("headers").type
 
@@ -108,19 +108,29 @@ class TableColumns:
         elif keys is None:
             return [(None, None)]
         else:
-            hashes = pyarrow.py_buffer(murmur2_column(keys, piece.num_rows))
-            hashed = pyarrow.Array.from_buffers(pyarrow.int32(), piece.num_rows, [None, hashes])
-            numbers = _modulo(pc.bit_wise_and(hashed, pyarrow.scalar(_POSITIVE, pyarrow.int32())), partition_count)
-            numbers = pc.if_else(key.is_valid(), numbers, pyarrow.scalar(_STICKY, pyarrow.int32()))
+            numbers = _hashed(key, keys, partition_count)
         order = pc.array_sort_indices(numbers)  # Stable: rows of one partition stay in order.
         runs = pc.run_end_encode(numbers.take(order))
         positions = memoryview(order.buffers()[1])
         found: list[tuple[int | None, memoryview | None]] = []
         start = 0
         for number, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-            found.append((None if number == _STICKY else number, positions[8 * start : 8 * end]))
+            found.append((None if number == STICKY else number, positions[8 * start : 8 * end]))
             start = end
         return found
+
+
+def partitions_of_keys(keys: pyarrow.Array, partition_count: int) -> pyarrow.Array:
+    """The partition of each key of a column of bytes or text, as int32; STICKY where it is null."""
+    key = _as_binary("keys", keys)
+    return _hashed(key, _column(key), partition_count)
+
+
+def _hashed(key: pyarrow.Array, column: BinaryColumn, partition_count: int) -> pyarrow.Array:
+    hashes = pyarrow.py_buffer(murmur2_column(column, len(key)))
+    hashed = pyarrow.Array.from_buffers(pyarrow.int32(), len(key), [None, hashes])
+    numbers = _modulo(pc.bit_wise_and(hashed, pyarrow.scalar(_POSITIVE, pyarrow.int32())), partition_count)
+    return pc.if_else(key.is_valid(), numbers, pyarrow.scalar(STICKY, pyarrow.int32()))
 
 
 def _stream(table: Any) -> "pyarrow.RecordBatchReader":

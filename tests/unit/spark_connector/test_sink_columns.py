@@ -1,6 +1,4 @@
-"""Rows become columns of records: the partitioner for whole columns, grouping, and what a row may not be."""
-
-from random import Random
+"""Rows become columns of records: their topics and partitions, and what a row may not be."""
 
 import pyarrow
 import pytest
@@ -19,8 +17,7 @@ from pyspark.sql.types import (
 from barnabas.log.vocabulary.errors import InvalidConfigError, InvalidRequestError
 from barnabas.net.client.producer.partitioner import partition_of_key
 from barnabas.spark_connector.common.schema import HEADERS_TYPE, arrow_schema
-from barnabas.spark_connector.write.key_partitions import NO_KEY, partitions_of_keys
-from barnabas.spark_connector.write.sink_columns import Rows, SinkColumns, check_columns
+from barnabas.spark_connector.write.sink_columns import SinkColumns, SinkRows, check_columns
 
 TYPES: dict[str, DataType] = {
     "string": StringType(),
@@ -45,68 +42,63 @@ def table(columns: str, rows: list[tuple[object, ...]]) -> pyarrow.RecordBatch:
     return pyarrow.RecordBatch.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
 
 
-def rows_of(batch: pyarrow.RecordBatch, *, topic: str | None = "t", partitions: int = 3) -> list[Rows]:
+def rows_of(batch: pyarrow.RecordBatch, *, topic: str | None = "t", partitions: int = 3) -> list[SinkRows]:
     return list(SinkColumns(topic=topic, partition_count=lambda name: partitions).rows(batch))
 
 
-@pytest.mark.parametrize("count", [1, 3, 12])
-def test_a_column_of_keys_goes_where_each_of_them_goes(count: int) -> None:
-    random = Random(count)
-    keys = [random.randbytes(length) for length in [*range(40), *(random.randrange(300) for _ in range(300))]]
-    random.shuffle(keys)
-    assert partitions_of_keys(pyarrow.array(keys), count).tolist() == [partition_of_key(key, count) for key in keys]
-
-
-def test_null_keys_and_parts_of_a_column() -> None:
-    keys = [b"a", None, b"", b"abcdefgh", None, b"last"]
-    expected = [NO_KEY if key is None else partition_of_key(key, 5) for key in keys]
-    column = pyarrow.array(keys, pyarrow.binary())
-    assert partitions_of_keys(column, 5).tolist() == expected
-    for start in range(len(keys)):
-        assert partitions_of_keys(column.slice(start, 2), 5).tolist() == expected[start : start + 2]
-
-
-def test_rows_without_keys_stay_together() -> None:
+def test_rows_without_keys_may_go_anywhere() -> None:
     (rows,) = rows_of(table("value string", [("a",), (None,), ("",)]))
-    assert rows == Rows(topic="t", partition=None, values=[b"a", None, b""], keys=None, headers=None)
-    (rows,) = rows_of(table("key string, value binary", [(None, b"a"), (None, b"b")]))
-    assert rows.partition is None and rows.keys is None
+    assert rows.may_go_anywhere and rows.columns == {"value": "value"}
+    assert rows.table.to_pydict() == {"value": [b"a", None, b""]}
+    (rows,) = rows_of(table("key string, value binary, partition int", [(None, b"a", None), (None, b"b", None)]))
+    assert rows.may_go_anywhere and rows.table.to_pydict() == {"value": [b"a", b"b"]}
 
 
-def test_rows_keep_their_order_within_a_partition() -> None:
-    keys = [f"k{number % 7}" for number in range(100)]
-    batch = table("key string, value string", [(key, str(number)) for number, key in enumerate(keys)])
-    found = rows_of(batch)
-    assert sum(len(rows.values) for rows in found) == 100
-    for rows in found:
-        numbers = [int(value or b"") for value in rows.values]
-        assert numbers == sorted(numbers)
-        assert [keys[number].encode() for number in numbers] == rows.keys
-        assert {partition_of_key(key or b"", 3) for key in rows.keys or ()} == {rows.partition}
+def test_the_keys_decide_on_the_partitions() -> None:
+    """`send_table` hashes them."""
+    (rows,) = rows_of(table("key string, value string", [("k", "a"), (None, "b")]))
+    assert not rows.may_go_anywhere and rows.columns == {"value": "value", "key": "key"}
+    assert rows.table.to_pydict() == {"value": [b"a", b"b"], "key": [b"k", None]}
 
 
 def test_a_partition_goes_before_the_key_and_null_leaves_it_to_the_key() -> None:
-    batch = table("key string, value string, partition int", [("k", "a", 2), ("k", "b", None), (None, "c", None)])
-    found = {rows.partition: rows.values for rows in rows_of(batch)}
-    expected: dict[int | None, list[bytes | None]] = {None: [b"c"]}
-    for partition, value in ((2, b"a"), (partition_of_key(b"k", 3), b"b")):
-        expected.setdefault(partition, []).append(value)
-    assert found == expected
+    batch = table(
+        "key string, value string, partition int",
+        [("k", "a", 2), ("k", "b", None), (None, "c", None), (None, "d", 0)],
+    )
+    named, others = rows_of(batch)
+    of_key = partition_of_key(b"k", 3)
+    assert named.columns["partition"] == "partition" and not named.may_go_anywhere
+    assert named.table.to_pydict() == {
+        "value": [b"a", b"b", b"d"],
+        "key": [b"k", b"k", None],
+        "partition": [2, of_key, 0],
+    }
+    assert others.may_go_anywhere and others.table.to_pydict() == {"value": [b"c"]}
+
+
+def test_partitions_without_keys() -> None:
+    (named,) = rows_of(table("value string, partition int", [("a", 2), ("b", 0)]))
+    assert named.table.to_pydict() == {"value": [b"a", b"b"], "partition": [2, 0]}
+    named, others = rows_of(table("value string, partition int", [("a", 2), ("b", None)]))
+    assert [rows.table["value"].to_pylist() for rows in (named, others)] == [[b"a"], [b"b"]]
 
 
 def test_topics_by_column_and_the_option_before_it() -> None:
     batch = table("value string, topic string", [("1", "a"), ("2", "b"), ("3", "a")])
-    assert [(rows.topic, rows.values) for rows in rows_of(batch, topic=None)] == [("a", [b"1", b"3"]), ("b", [b"2"])]
-    assert [(rows.topic, rows.values) for rows in rows_of(batch)] == [("t", [b"1", b"2", b"3"])]
+    by_column = [(rows.topic, rows.table["value"].to_pylist()) for rows in rows_of(batch, topic=None)]
+    assert by_column == [("a", [b"1", b"3"]), ("b", [b"2"])]
+    (rows,) = rows_of(batch)
+    assert (rows.topic, rows.table.num_rows) == ("t", 3)
 
 
 def test_headers() -> None:
     pairs = [{"key": "h", "value": b"1"}, {"key": "n", "value": None}]
     batch = table("value string, headers headers", [("a", pairs), ("b", None), ("c", [])])
     (rows,) = rows_of(batch)
-    assert rows.headers == [[("h", b"1"), ("n", None)], [], []]
+    assert rows.columns["headers"] == "headers" and rows.table["headers"].to_pylist() == [pairs, None, []]
     (rows,) = rows_of(table("value string, headers headers", [("a", None)]))
-    assert rows.headers is None
+    assert "headers" not in rows.columns
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from random import Random
 from typing import Any
 
 import polars
@@ -14,6 +15,7 @@ from unit.net.client.fake_cluster import FakeCluster
 from barnabas.log.format.record_codec import iter_records
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.client.arrow.json_rows import json_objects
+from barnabas.net.client.arrow.outgoing import STICKY, partitions_of_keys
 from barnabas.net.client.connection.errors import InvalidRequestError, RecordTooLargeError
 from barnabas.net.client.producer.partitioner import partition_of_key
 from barnabas.net.client.producer.producer import Producer
@@ -46,6 +48,24 @@ async def test_rows_go_to_the_partitions_of_their_keys_in_order() -> None:
             if partition_of_key(key.encode(), 5) == partition
         ]
         assert [(record.key, record.value) for record in stored(cluster, partition)] == expected
+
+
+@pytest.mark.parametrize("count", [1, 3, 12])
+def test_a_column_of_keys_goes_where_each_of_them_goes(count: int) -> None:
+    random = Random(count)
+    keys = [random.randbytes(length) for length in [*range(40), *(random.randrange(300) for _ in range(300))]]
+    random.shuffle(keys)
+    expected = [partition_of_key(key, count) for key in keys]
+    assert partitions_of_keys(pyarrow.array(keys), count).to_pylist() == expected
+
+
+def test_null_keys_and_parts_of_a_column_of_keys() -> None:
+    keys = ["a", None, "", "abcdefgh", None, "last"]
+    expected = [STICKY if key is None else partition_of_key(key.encode(), 5) for key in keys]
+    column = pyarrow.array(keys)
+    assert partitions_of_keys(column, 5).to_pylist() == expected
+    for start in range(len(keys)):
+        assert partitions_of_keys(column.slice(start, 2), 5).to_pylist() == expected[start : start + 2]
 
 
 async def test_all_columns_of_a_record() -> None:

@@ -1,0 +1,31 @@
+"""What a task of the sink hands to its producer at a time."""
+
+import pyarrow
+
+from barnabas.spark_connector.write.sink_task import PORTION_BYTES, Portions
+
+
+def batch(start: int, rows: int, value: bytes) -> pyarrow.RecordBatch:
+    return pyarrow.RecordBatch.from_pydict({"key": range(start, start + rows), "value": [value] * rows})
+
+
+def test_small_batches_leave_together_in_order() -> None:
+    """Each portion becomes batches of its own in each partition: 10,000 rows for 50 partitions would be many small ones."""
+    portions = Portions()
+    value = b"x" * (PORTION_BYTES // 4_000)
+    found = [portions.add(batch(start, 1_000, value)) for start in range(0, 8_000, 1_000)]
+    sent = [item for portion in found for item in portion]
+    assert [len(portion) for portion in found] == [0, 0, 0, 1, 0, 0, 0, 1]
+    assert [item.num_rows for item in sent] == [4_000, 4_000]
+    assert [key for item in sent for key in item["key"].to_pylist()] == list(range(8_000))
+    assert portions.rest() == []
+
+
+def test_a_large_batch_leaves_at_once_and_the_rest_at_the_end() -> None:
+    portions = Portions()
+    large = batch(0, 1_000, b"x" * (PORTION_BYTES // 1_000))
+    assert portions.add(large) == [large]
+    assert portions.add(batch(1_000, 1, b"")) == portions.add(batch(1_001, 2, b"")) == []
+    (rest,) = portions.rest()
+    assert rest["key"].to_pylist() == [1_000, 1_001, 1_002]
+    assert portions.rest() == []

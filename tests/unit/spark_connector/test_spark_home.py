@@ -1,0 +1,90 @@
+"""A SPARK_HOME without pyspark.zip: which Python workers get it, and what it has."""
+
+import site
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from barnabas.spark_connector.spark_home import ZIP, link_home, quick_home
+
+VERSION = "4.3.0"
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """As pip installs it, but in a folder of PYTHONPATH."""
+    folder = tmp_path / "packages" / "pyspark"
+    (folder / ZIP.parent).mkdir(parents=True)
+    (folder / ZIP).touch()
+    for name in ("bin", "jars", "conf", "__pycache__"):
+        (folder / name).mkdir()
+    return folder
+
+
+@pytest.fixture
+def environment(tmp_path: Path, package: Path) -> dict[str, str]:
+    return {
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(package.parent),
+    }
+
+
+def test_the_home_has_everything_but_the_zip(package: Path, environment: dict[str, str]) -> None:
+    home = quick_home(package, VERSION, environment)
+    assert home is not None and home.is_relative_to(environment["XDG_CACHE_HOME"])
+    assert {item.name for item in home.iterdir()} == {"bin", "jars", "conf"}
+    assert (home / "jars").resolve() == package / "jars"
+
+
+def test_it_is_made_once_for_a_version_of_a_package(package: Path, environment: dict[str, str]) -> None:
+    home = quick_home(package, VERSION, environment)
+    assert home is not None
+    (home / "mark").touch()
+    assert quick_home(package, VERSION, environment) == home and (home / "mark").exists()
+    assert quick_home(package, "4.4.0", environment) != home
+
+
+def test_two_processes_may_make_it_at_once(package: Path, environment: dict[str, str]) -> None:
+    """The second one finds that the first has made it meanwhile."""
+    others: list[Path | None] = []
+
+    def fill(package: Path, made: Path) -> None:
+        others.append(quick_home(package, VERSION, environment))
+        link_home(package, made)
+
+    home = quick_home(package, VERSION, environment, fill=fill)
+    assert home is not None and [home] == others == list((Path(environment["XDG_CACHE_HOME"]) / "barnabas").iterdir())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"SPARK_HOME": "/opt/spark"},
+        {"PYSPARK_PYTHON": "/usr/bin/another-python"},
+        {"PYSPARK_PYTHON": ""},
+        {"PYTHONPATH": ""},
+    ],
+)
+def test_workers_that_may_need_the_zip_keep_it(
+    package: Path, environment: dict[str, str], change: dict[str, str]
+) -> None:
+    assert quick_home(package, VERSION, {**environment, **change}) is None
+
+
+def test_without_a_zip_or_a_cache_spark_starts_as_before(package: Path, environment: dict[str, str]) -> None:
+    Path(environment["XDG_CACHE_HOME"]).touch()
+    assert quick_home(package, VERSION, environment) is None
+    (package / ZIP).unlink()
+    del environment["XDG_CACHE_HOME"]
+    assert quick_home(package, VERSION, environment) is None
+
+
+def test_pip_installs_pyspark_where_workers_find_it(environment: dict[str, str]) -> None:
+    """Else nothing would be gained, and nothing said so."""
+    package = Path(pyspark.__file__).parent
+    assert str(package.parent) in site.getsitepackages()
+    del environment["PYTHONPATH"]
+    assert quick_home(package, pyspark.__version__, environment) is not None

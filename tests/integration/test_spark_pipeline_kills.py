@@ -30,8 +30,8 @@ DEADLINE_S = 400
 RECORDS = 800
 PER_BATCH = 200
 KEYS = 7
-# Two drivers for each table cost as much processor time as a thousand tests. What a table does with a micro-batch that comes again,
-# or that died before its commit, other tests try in one session (test_spark_delta.py) and on the table (iceberg_kills.py).
+# Two drivers for each table cost as much processor time as a thousand tests. What a table does with a micro-batch that comes
+# again, or that died before its commit, other tests try in one session (test_spark_delta.py) and on the table (iceberg_kills.py).
 only_long = pytest.mark.skipif("BARNABAS_LAKE_KILLS" not in os.environ, reason="part of scripts/test.sh long")
 SOURCE = """
 name = "%s"

@@ -120,6 +120,17 @@ def test_a_member_of_the_previous_epoch_that_does_not_say_what_it_owns_is_fenced
         bench.heartbeat(first.request(member_epoch=epoch, owned=None))
 
 
+def test_a_member_whose_answer_was_lost_may_own_all_that_it_was_assigned() -> None:
+    bench = Bench()
+    first = bench.join("a")
+    bench.join("b")
+    first.beat()  # it learns what it must let go
+    before = first.request()
+    lost = bench.heartbeat(before)
+    assert lost.member_epoch > before.member_epoch
+    assert bench.heartbeat(before).member_epoch == lost.member_epoch
+
+
 SETTINGS = GroupSettings(max_subscribed_topics=3)
 JOINING = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0, subscribed_topics=("t",))
 LOW_MS, HIGH_MS, LENGTH = SETTINGS.min_session_timeout_ms, SETTINGS.max_session_timeout_ms, SETTINGS.max_id_length

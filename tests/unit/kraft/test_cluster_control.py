@@ -113,6 +113,12 @@ def test_after_a_takeover_whoever_listens_where_a_silent_broker_did_replaces_it_
     cluster.refused(cluster.registration(1, "second"), DuplicateBrokerRegistrationError)  # it has been heard of
 
 
+def test_a_broker_that_wants_to_stay_fenced_is_told_that_it_is() -> None:
+    cluster = SingleController(1)
+    assert cluster.beat(0, fence=True).fenced
+    assert cluster.beat(0, fence=True).fenced
+
+
 def test_a_fenced_broker_may_be_replaced_at_once() -> None:
     cluster = SingleController(1)
     cluster.beat(0, fence=True)

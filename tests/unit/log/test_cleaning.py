@@ -426,6 +426,22 @@ def offered(disk):
     return log, cleaning, walk
 
 
+@pytest.mark.parametrize("change", [truncate, start_over])
+@pytest.mark.parametrize("loses_power", [True, False])
+def test_a_crash_right_after_a_truncation_finds_no_offer_of_what_was_cut_off(change, loses_power):
+    disk = SimulatedDisk()
+    log, _, _ = offered(disk)
+    log.flush()
+    change(log)
+    expected, end = records_in(log), log.log_end_offset
+    if loses_power:
+        disk.power_loss(Random(1))
+    else:
+        disk.kill()
+    found = open_log(disk, config=log.config, log_start_offset=log.log_start_offset)
+    assert (records_in(found), found.log_end_offset) == (expected, end)
+
+
 def test_retention_lets_nothing_go_while_a_segment_is_offered():
     disk = SimulatedDisk()
     log, _, walk = offered(disk)

@@ -8,7 +8,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.log.format.compression import Compression, compress, compression_of, decompress
+from barnabas.log.format.compression import Compression, compress, compressed_pieces, compression_of, decompress
 from barnabas.log.vocabulary.errors import CorruptRecordError, UnsupportedCompressionError
 
 CODECS = [codec for codec in Compression if codec]
@@ -26,6 +26,13 @@ def test_what_other_writers_write():
     stream = zstandard.ZstdCompressor().compressobj()  # no content size in the frame, as Java writes
     assert decompress(stream.compress(data) + stream.flush(), Compression.ZSTD) == data
     assert decompress(bytes(cramjam.snappy.compress_raw(data)), Compression.SNAPPY) == data
+
+
+def test_blocks_of_lz4_are_independent():
+    """Java's decoder refuses a frame in which a block refers to the one before."""
+    data = b"some data " * 20_000
+    for frame in (compress(data, Compression.LZ4), b"".join(compressed_pieces([data], Compression.LZ4))):
+        assert lz4.frame.get_frame_info(frame)["block_linked"] is False
 
 
 @pytest.mark.parametrize("codec", CODECS)

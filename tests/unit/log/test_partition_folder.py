@@ -38,6 +38,13 @@ def test_making_a_log_flushes_nothing() -> None:
     assert disk.flush_count == before + 1
 
 
+def test_metadata_that_exist_are_replaced_as_a_whole() -> None:
+    disk = SimulatedDisk()
+    make_partition_folder(disk, DIRECTORY, "of a topic before")
+    make_partition_folder(disk, DIRECTORY, "abcdef")
+    assert disk.read_bytes(METADATA) == WHOLE
+
+
 @pytest.mark.parametrize("cut", [*range(len(WHOLE)), None])
 def test_an_empty_folder_without_sound_metadata_is_made_anew(cut: int | None) -> None:
     disk = SimulatedDisk()

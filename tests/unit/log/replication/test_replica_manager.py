@@ -2,6 +2,7 @@
 
 import pytest
 from simulation.isr_log import MemoryLog, batch
+from unit.log.replication.partitions import fetch, members, proposal_in
 
 from barnabas.log.replication.effects import (
     IsrAnswer,
@@ -134,6 +135,17 @@ def test_isr_proposals_answers_and_silence():
     agreed = IsrAnswer(leader=1, leader_epoch=1, partition_epoch=2, isr=(1,))
     replicas.isr_answered(proposal, agreed, 2 * LAG_MS)
     assert partition.high_watermark == 1 and partition.role.partition_epoch == 2
+
+
+def test_a_proposal_of_the_unchanged_isr_counts_as_no_change():
+    """The leader makes it to learn whether a follower that is silent now was added."""
+    replicas, _ = manager()
+    replicas.apply([assigned(0, 1, isr=(1,))], (), 0)
+    partition = replicas.partition(TopicPartition("t", 0))
+    replicas.isr_unanswered(proposal_in(fetch(partition, 2, 0, broker_epoch=2)), 0)
+    partition.leading.append(batch((0, 1)), acks=1, now_ms=0)
+    assert members(proposal_in(replicas.check_isr(LAG_MS + 1))) == [1]
+    assert replicas.counts().isr_shrinks == replicas.counts().isr_expands == 0
 
 
 def test_brokers_that_are_fenced_release_the_high_watermark():

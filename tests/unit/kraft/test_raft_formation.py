@@ -35,6 +35,17 @@ def test_new_voters_form_a_cluster_at_once(voters: int) -> None:
     cluster.close()
 
 
+def test_at_a_cold_start_the_lowest_voter_leads_without_a_timeout() -> None:
+    cluster = formed()
+    for node_id in cluster.ids:
+        cluster.kill(node_id)
+    began = cluster.loop.time()
+    cluster.start_all()
+    assert cluster.wait_for_leader() == 0
+    assert cluster.loop.time() - began < 0.3
+    cluster.close()
+
+
 @pytest.mark.parametrize("seed", [26, 32, 81, 87])
 def test_a_voter_that_was_formed_while_it_dialed_counts(seed: int) -> None:
     """Its hello called it blank: a peer that led later counted nothing of it, and gave up."""

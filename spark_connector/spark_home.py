@@ -42,14 +42,14 @@ def quick_home(
         return None
     if environment.get("PYSPARK_PYTHON") != sys.executable or not _is_found_by_workers(package, environment):
         return None
-    cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "barnabas"
-    home = cache / f"spark-home-{version}-{hashlib.sha256(str(package).encode()).hexdigest()[:16]}"
-    if not home.is_dir():
-        try:
+    try:
+        cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "barnabas"
+        home = cache / f"spark-home-{version}-{hashlib.sha256(str(package).encode()).hexdigest()[:16]}"
+        if not home.is_dir():
             cache.mkdir(parents=True, exist_ok=True)
             _make(package, home, fill)
-        except OSError:  # The home only saves time.
-            return None
+    except (OSError, RuntimeError):  # RuntimeError: the user has no folder. The home only saves time.
+        return None
     return home
 
 

@@ -82,6 +82,19 @@ def test_without_a_zip_or_a_cache_spark_starts_as_before(package: Path, environm
     assert quick_home(package, VERSION, environment) is None
 
 
+def test_a_user_without_a_folder_has_spark_as_before(
+    package: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may run as a user id that no file knows."""
+
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    del environment["XDG_CACHE_HOME"]
+    assert quick_home(package, VERSION, environment) is None
+
+
 def test_pip_installs_pyspark_where_workers_find_it(environment: dict[str, str]) -> None:
     """Else nothing would be gained, and nothing said so."""
     package = Path(pyspark.__file__).parent

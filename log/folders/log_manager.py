@@ -67,7 +67,7 @@ class LogManager:
         self.folders: list[LogFolder] = []
         self.registry = LogRegistry()
         self.removals = LogRemovals(files, self.registry)
-        self.upkeep = LogUpkeep(self.registry)
+        self.upkeep = LogUpkeep(files, self.registry)
         self.checkpoints = LogCheckpoints(self.registry, self.removals, self.folders)
         refused: StorageError | None = None
         try:

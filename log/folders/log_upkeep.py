@@ -1,8 +1,10 @@
 """What all logs of a broker need from time to time: retention, flushes that are due, folders that are not durable yet."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
+from ..disk.files import Files
 from ..partition.partition_log import PartitionLog
 from ..vocabulary.errors import CorruptRecordError, DiskFailedError, StorageError
 from .log_folder import LogFolder
@@ -15,7 +17,8 @@ Refusals = dict[str, StorageError]  # by the path of the folder
 class LogUpkeep:
     """In the thread that owns the logs, except for `make_folders_durable`."""
 
-    def __init__(self, registry: LogRegistry) -> None:
+    def __init__(self, files: Files, registry: LogRegistry) -> None:
+        self._files = files
         self._registry = registry
 
     def expire_producers(self, now_ms: int, *, expiration_ms: int) -> None:
@@ -56,10 +59,19 @@ class LogUpkeep:
 
     def make_folders_durable(self, folder: LogFolder) -> None:
         """Make the folders of logs durable that were created since the last call. May run in another thread: each costs some
-        flushes."""
-        for log in [log for log in self._registry.in_folder(folder) if not log.folder.is_durable]:
-            try:
-                log.folder.make_durable()
-            except StorageError as error:  # the next flush tries again, unless the log was deleted meanwhile
-                if self._registry.is_here(log):
-                    _log.error("event=folder_not_durable partition=%s cause=%s", log.topic_partition, error)
+        flushes. Their entries in the data folder are flushed together."""
+        new = [log for log in self._registry.in_folder(folder) if not log.folder.is_durable and not log.folder.is_gone]
+        flushed = [log for log in new if self._is_done(log, log.folder.flush_content)]
+        if not flushed or not self._is_done(flushed[0], partial(self._files.sync_dir, folder.path)):
+            return
+        for log in flushed:
+            log.folder.is_durable = True
+
+    def _is_done(self, log: PartitionLog, flush: Callable[[], None]) -> bool:
+        try:
+            flush()
+        except StorageError as error:  # the next flush tries again, unless the log was deleted meanwhile
+            if self._registry.is_here(log):
+                _log.error("event=folder_not_durable partition=%s cause=%s", log.topic_partition, error)
+            return False
+        return True

@@ -72,14 +72,18 @@ class PartitionFolder:
         """The folder, its metadata and its entry in the folder above survive a power loss from now on."""
         if self.is_durable or self.is_gone:
             return
+        self.flush_content()
+        self._files.sync_dir(self.path.rpartition("/")[0])
+        self.is_durable = True
+
+    def flush_content(self) -> None:
+        """The first part of `make_durable`: without the entry in the folder above, one flush of which is enough for many."""
         path = _path(self.path)
         if self._files.exists(path):
             file = self._files.open_append(path, create=False)
             file.flush()
             file.close()
         self._sync()
-        self._files.sync_dir(self.path.rpartition("/")[0])
-        self.is_durable = True
 
     def sync(self) -> None:
         """Make the names of the files durable."""

@@ -12,21 +12,20 @@ of its partitions may be fetched while one of them is flushed.
 
 import asyncio
 import logging
-import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import Final, NamedTuple, Protocol
 
-from barnabas.log.format.record_batch import HEADER_SIZE, LOG_OVERHEAD, Buffer
 from barnabas.log.replication.effects import Effect, StartFetching, StopFetching
 from barnabas.log.replication.follower import FetchAnswer, FetchPosition
 from barnabas.log.settings.broker_keys import BrokerKeys
-from barnabas.log.vocabulary.errors import BarnabasError, CorruptRecordError, ErrorCode, StorageError
+from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, StorageError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.wire.protocol.requests import SESSION_ERRORS, FetchPartition, FetchRequest, Request, forgotten_topics
 from barnabas.net.wire.protocol.responses import ErrorResponse, FetchPartitionResponse, FetchResponse, Response
 
+from .fetch_answers import checked_answer, is_quiet, log_refusals
 from .follower_session import MAX_FORGOTTEN, FollowerSession
 
 MIN_BACKOFF_MS: Final = 50
@@ -36,8 +35,6 @@ FIRST_PARTITION_BACKOFF_MS: Final = 5
 PARTITION_BACKOFF_MS: Final = 200
 
 _KEYS: Final = BrokerKeys()
-_LENGTH_AND_EPOCH: Final = struct.Struct(">ii")
-_LENGTH_POSITION: Final = 8
 
 logger = logging.getLogger("barnabas.replication")
 
@@ -386,7 +383,7 @@ class ReplicaFetcher:
             if position is None:
                 continue
             session.happened[topic_partition] = None
-            if not _is_quiet(answered, position):
+            if not is_quiet(answered, position):
                 session.unsettled[topic_partition] = None
             elif session.unsettled:
                 session.unsettled.pop(topic_partition, None)
@@ -394,6 +391,7 @@ class ReplicaFetcher:
             if partition is not None:
                 effects += self._handle_partition(topic_partition, partition, position, answered)
         self._quiet_answers = 0 if session.unsettled else self._quiet_answers + 1
+        log_refusals(self.leader, response)
         if effects:
             self._on_effects(effects)
 
@@ -406,7 +404,7 @@ class ReplicaFetcher:
     ) -> list[Effect]:
         """Handle the answer of one partition. An error affects no other partition."""
         try:
-            answer = _answer(answered, position)
+            answer = checked_answer(answered, position)
             effects = partition.fetched(position, answer, self._wall_ms())
         except StorageError as error:
             logger.error("replica_failed partition=%s reason=%s", topic_partition, error)
@@ -416,8 +414,6 @@ class ReplicaFetcher:
             logger.warning("replica_stalled partition=%s reason=%s", topic_partition, error)
             self._refused(topic_partition)
             return []
-        if answered.error not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
-            logger.info("fetch_refused partition=%s error=%d %s", topic_partition, answered.error, answered.message)
         if answered.error != ErrorCode.NONE:
             self._refused(topic_partition)
             return effects
@@ -441,46 +437,6 @@ def _drop(*futures: "asyncio.Future[Response] | None") -> None:
     for future in futures:
         if future is not None and not future.cancel() and not future.cancelled():
             future.exception()  # looked at
-
-
-def _is_quiet(answered: FetchPartitionResponse, position: FetchPosition) -> bool:
-    """Return whether the answer says that the follower has all records, and that all are committed."""
-    return (
-        answered.high_watermark == position.offset
-        and answered.error == ErrorCode.NONE
-        and answered.diverging_epoch < 0
-        and not _has_records(answered)
-    )
-
-
-def _has_records(answered: FetchPartitionResponse) -> bool:
-    records = answered.records
-    return (len(records) if isinstance(records, bytes | bytearray | memoryview) else records.size_bytes) > 0
-
-
-def _answer(answered: FetchPartitionResponse, position: FetchPosition) -> FetchAnswer:
-    records = answered.records
-    buffer: Buffer = records if isinstance(records, bytes | bytearray | memoryview) else records.read()
-    _check_epochs(buffer, position.leader_epoch)
-    return FetchAnswer(
-        error=answered.error,
-        records=buffer,
-        high_watermark=answered.high_watermark,
-        log_start_offset=answered.log_start_offset,
-        diverging_epoch=answered.diverging_epoch,
-        diverging_end_offset=answered.diverging_end_offset,
-    )
-
-
-def _check_epochs(buffer: Buffer, leader_epoch: int) -> None:
-    """A leader of this epoch has no records of a newer epoch. If it sends some, it has lost its leadership, and its log was
-    rewritten while the answer was read from the file; these records must be fetched from the new leader (KAFKA-18723)."""
-    position, end = 0, len(buffer)
-    while end - position >= HEADER_SIZE:
-        length, epoch = _LENGTH_AND_EPOCH.unpack_from(buffer, position + _LENGTH_POSITION)
-        if epoch > leader_epoch:
-            raise CorruptRecordError(f"a leader of epoch {leader_epoch} sent a batch of epoch {epoch}")
-        position += max(HEADER_SIZE, length + LOG_OVERHEAD)
 
 
 class Lane(NamedTuple):

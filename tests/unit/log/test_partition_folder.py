@@ -38,6 +38,51 @@ def test_making_a_log_flushes_nothing() -> None:
     assert disk.flush_count == before + 1
 
 
+def test_new_folders_share_the_flush_of_the_folder_above_them() -> None:
+    """A topic may create a thousand of them."""
+    synced: list[str] = []
+
+    class Disk(SimulatedDisk):
+        def sync_dir(self, path: str) -> None:
+            if path == f"/one/{bad}":
+                raise StorageError("this disk refuses")
+            synced.append(path)
+            super().sync_dir(path)
+
+    bad = ""
+    logs = loaded(Disk())
+    new = [TopicPartition("orders", number) for number in range(10)]
+    made = [logs.get_or_create(name, topic_id="abcdef", now_ms=NOW_MS) for name in new]
+    bad = str(new[3])
+    synced.clear()
+    logs.upkeep.make_folders_durable(logs.folders[0])
+    assert synced.count("/one") == 1 and synced[-1] == "/one"  # when all that it is for has been flushed
+    assert [log.folder.is_durable for log in made] == [number != 3 for number in range(10)]
+    bad = ""
+    logs.upkeep.make_folders_durable(logs.folders[0])
+    assert all(log.folder.is_durable for log in made) and synced.count("/one") == 2
+    logs.upkeep.make_folders_durable(logs.folders[0])
+    assert synced.count("/one") == 2
+
+
+def test_a_folder_without_its_entry_above_is_not_durable() -> None:
+    class Disk(SimulatedDisk):
+        def sync_dir(self, path: str) -> None:
+            if path == "/one" and is_refusing:
+                raise StorageError("this disk refuses")
+            super().sync_dir(path)
+
+    is_refusing = False
+    logs = loaded(Disk())
+    log = create(logs)
+    is_refusing = True
+    logs.upkeep.make_folders_durable(logs.folders[0])
+    assert not log.folder.is_durable
+    is_refusing = False
+    logs.upkeep.make_folders_durable(logs.folders[0])
+    assert log.folder.is_durable
+
+
 def test_metadata_that_exist_are_replaced_as_a_whole() -> None:
     disk = SimulatedDisk()
     make_partition_folder(disk, DIRECTORY, "of a topic before")

@@ -18,7 +18,7 @@ from integration.test_spark_sink import read
 
 pytest.importorskip("grpc", reason="a client of Spark Connect needs pip install 'pyspark[connect]'")
 pytestmark = pytest.mark.timeout(1_000)
-PER_BATCH = 120
+PER_BATCH = 90
 
 
 @pytest.fixture(scope="module")

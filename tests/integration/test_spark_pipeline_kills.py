@@ -27,7 +27,7 @@ from barnabas.spark_connector.pipeline.lakes.iceberg import CATALOG_FILE, CATALO
 # micro-batches that were left.
 pytestmark = pytest.mark.timeout(1_000)
 DEADLINE_S = 400
-RECORDS = 800
+RECORDS = 1_000
 PER_BATCH = 200
 KEYS = 7
 # Two drivers for each table cost as much processor time as a thousand tests. What a table does with a micro-batch that comes

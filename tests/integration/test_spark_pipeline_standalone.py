@@ -25,7 +25,7 @@ from integration.test_spark_sink import read
 pytestmark = pytest.mark.timeout(1_000)
 DEADLINE_S = 300
 RECORDS = 450
-PER_BATCH = 120
+PER_BATCH = 75
 KEYS = 7
 # Of a test: an address of loopback, and executors that fit beside others. The rest is as for one machine.
 SETTINGS = f"""

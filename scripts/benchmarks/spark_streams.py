@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from clusters import Cluster
 from measure import records
-from process_trees import spent, tree_cpu
+from process_trees import Times, spent, tree_cpu
 
 from barnabas import sync
 
@@ -137,7 +137,7 @@ class Latency:
         if frame.collect():
             self._seen.set()
 
-    def _cpu(self) -> dict[int, float]:
+    def _cpu(self) -> dict[int, Times]:
         return tree_cpu([os.getpid()], self._cluster.pids())
 
 

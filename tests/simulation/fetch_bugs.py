@@ -119,7 +119,7 @@ def _overtaken_requests_wait_on() -> Iterator[None]:
 @contextlib.contextmanager
 def _untold_followers_wait_long() -> Iterator[None]:
     """Each answer counts as one without news, so the next one may take two seconds."""
-    with patch.object(replica_fetcher, "_is_quiet", lambda answered, position: True):
+    with patch.object(replica_fetcher, "is_quiet", lambda answered, position: True):
         yield
 
 

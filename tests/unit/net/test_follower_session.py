@@ -234,6 +234,30 @@ async def test_the_answers_of_an_overtaken_request_that_failed_are_all_dropped()
         assert second.cancelled() and len(named(request)) == 3 and request.session_epoch == 0
 
 
+async def test_before_there_is_a_session_a_new_partition_replaces_the_request() -> None:
+    """There is nothing to overtake: the next request has everything."""
+    async with World() as world:
+        following = Following(world)
+        following.add(0)
+        _, first = await world.leader.next_call()
+        following.add(1)
+        request, _ = await world.leader.next_call()
+        assert named(request) == [(0, 0), (1, 0)] and request.session_epoch == 0
+        assert first.cancelled()
+
+
+async def test_refusals_of_an_answer_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "barnabas.replication")
+    async with World() as world:
+        _, reply = await Following(world).begin(2)
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        reply.set_result(news(FetchPartitionResponse(topic="t", partition=1, error=error, message="not yet")))
+        await world.leader.next_call()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"fetch_refused leader={LEADER} partition=t-1 error={error} not yet"
+    ]
+
+
 @pytest.mark.parametrize("has_lost_its_connection", [False, True])
 async def test_a_fetcher_that_ends_leaves_no_request_behind(has_lost_its_connection: bool) -> None:
     """Otherwise asyncio logs an error of the connection's loss, which nothing looks at."""

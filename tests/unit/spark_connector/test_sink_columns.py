@@ -82,6 +82,7 @@ def test_partitions_without_keys() -> None:
     assert named.table.to_pydict() == {"value": [b"a", b"b"], "partition": [2, 0]}
     named, others = rows_of(table("value string, partition int", [("a", 2), ("b", None)]))
     assert [rows.table["value"].to_pylist() for rows in (named, others)] == [[b"a"], [b"b"]]
+    assert not named.may_go_anywhere and others.may_go_anywhere
 
 
 def test_topics_by_column_and_the_option_before_it() -> None:
@@ -99,6 +100,17 @@ def test_headers() -> None:
     assert rows.columns["headers"] == "headers" and rows.table["headers"].to_pylist() == [pairs, None, []]
     (rows,) = rows_of(table("value string, headers headers", [("a", None)]))
     assert "headers" not in rows.columns
+    batch = table("value string, partition int, headers headers", [("a", 1, pairs), ("b", None, pairs)])
+    assert [rows.table["headers"].to_pylist() for rows in rows_of(batch)] == [[pairs], [pairs]]
+
+
+def test_a_slice_and_an_empty_batch() -> None:
+    """Only the rows of a slice count, not those that its buffers have beside it."""
+    named, unnamed = ([{"key": name, "value": b"1"}] for name in ("h", None))
+    batch = table("value string, headers headers", [("a", unnamed), ("b", named), ("c", unnamed)])
+    (rows,) = rows_of(batch.slice(1, 1))
+    assert rows.table.to_pydict() == {"value": [b"b"], "headers": [named]}
+    assert rows_of(batch.slice(1, 0)) == []
 
 
 @pytest.mark.parametrize(

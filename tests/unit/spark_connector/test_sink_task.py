@@ -29,3 +29,15 @@ def test_a_large_batch_leaves_at_once_and_the_rest_at_the_end() -> None:
     (rest,) = portions.rest()
     assert rest["key"].to_pylist() == [1_000, 1_001, 1_002]
     assert portions.rest() == []
+
+
+def test_exactly_a_portion_leaves() -> None:
+    portions = Portions()
+    whole = pyarrow.RecordBatch.from_pydict(
+        {
+            "value": pyarrow.Array.from_buffers(
+                pyarrow.int8(), PORTION_BYTES, [None, pyarrow.py_buffer(bytes(PORTION_BYTES))]
+            )
+        }
+    )
+    assert whole.nbytes == PORTION_BYTES and portions.add(whole) == [whole]

@@ -1,12 +1,18 @@
 """A SPARK_HOME without pyspark.zip: which Python workers get it, and what it has."""
 
+import os
+import shutil
 import site
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
+from barnabas.spark_connector import session
+from barnabas.spark_connector.session import session_on
 from barnabas.spark_connector.spark_home import ZIP, link_home, quick_home
 
 VERSION = "4.3.0"
@@ -47,6 +53,25 @@ def test_it_is_made_once_for_a_version_of_a_package(package: Path, environment: 
     assert quick_home(package, "4.4.0", environment) != home
 
 
+def test_a_package_that_pip_installed_for_the_user(
+    package: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "getusersitepackages", lambda: str(package.parent))
+    assert quick_home(package, VERSION, {**environment, "PYTHONPATH": ""}) is not None
+
+
+def test_packages_of_the_same_version_in_two_places_have_two(
+    package: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two virtual environments of one user: the home of one must not end with the other's."""
+    other = package.parents[1] / "others" / package.name
+    shutil.copytree(package, other)
+    environment["PYTHONPATH"] += os.pathsep + "others"
+    monkeypatch.chdir(other.parents[1])
+    homes = [quick_home(found, VERSION, environment) for found in (package, other)]
+    assert [(home / "jars").resolve() for home in homes if home] == [package / "jars", other / "jars"]
+
+
 def test_two_processes_may_make_it_at_once(package: Path, environment: dict[str, str]) -> None:
     """The second one finds that the first has made it meanwhile."""
     others: list[Path | None] = []
@@ -82,6 +107,17 @@ def test_without_a_zip_or_a_cache_spark_starts_as_before(package: Path, environm
     assert quick_home(package, VERSION, environment) is None
 
 
+def test_a_home_that_cannot_be_filled_is_not_used_and_leaves_nothing(
+    package: Path, environment: dict[str, str]
+) -> None:
+    def fill(package: Path, made: Path) -> None:
+        link_home(package, made)
+        raise OSError("the disk is full")
+
+    assert quick_home(package, VERSION, environment, fill=fill) is None
+    assert list((Path(environment["XDG_CACHE_HOME"]) / "barnabas").iterdir()) == []
+
+
 def test_a_user_without_a_folder_has_spark_as_before(
     package: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,3 +137,28 @@ def test_pip_installs_pyspark_where_workers_find_it(environment: dict[str, str])
     assert str(package.parent) in site.getsitepackages()
     del environment["PYTHONPATH"]
     assert quick_home(package, pyspark.__version__, environment) is not None
+
+
+@pytest.mark.parametrize(("master", "is_quick"), [("local[2]", True), ("spark://elsewhere:7077", False)])
+@pytest.mark.parametrize("fails", [False, True])
+def test_only_the_jvm_of_a_local_session_has_the_home(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, master: str, is_quick: bool, fails: bool
+) -> None:
+    """On other machines, the links are not there. Programs that the process starts later have their own SPARK_HOME."""
+    seen: list[str | None] = []
+
+    def start(builder: SparkSession.Builder) -> None:
+        seen.append(os.environ.get("SPARK_HOME"))
+        if fails:
+            raise OSError("no JVM")
+
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", start)
+    monkeypatch.setattr(session, "require_java", lambda: "java")
+    for name, value in {**environment, "PYTHONPATH": "", "SPARK_LOCAL_IP": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    with pytest.raises(OSError, match="no JVM") if fails else nullcontext():
+        session_on(master, "test")
+    (home,) = seen
+    assert "SPARK_HOME" not in os.environ and (home is not None) == is_quick
+    assert home is None or home.startswith(environment["XDG_CACHE_HOME"])

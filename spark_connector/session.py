@@ -59,12 +59,12 @@ def session_on(master: str, app_name: str, *, settings: Mapping[str, str] | None
         builder = builder.config(name, value)
     if not master.startswith("local"):
         return builder.getOrCreate()
-    with _quick_workers():
+    with quick_workers():
         return builder.getOrCreate()
 
 
 @contextmanager
-def _quick_workers() -> Iterator[None]:
+def quick_workers() -> Iterator[None]:
     """The JVM that starts in this block has `quick_home`; other programs that this process starts later do not."""
     import pyspark
 
@@ -75,7 +75,7 @@ def _quick_workers() -> Iterator[None]:
         yield
     finally:
         if home is not None:
-            del os.environ["SPARK_HOME"]
+            os.environ.pop("SPARK_HOME", None)  # Another thread may have started a session, too.
 
 
 def _remote_session(address: str, app_name: str, settings: Mapping[str, str]) -> "SparkSession":

@@ -21,9 +21,12 @@ _WITHOUT = ("python", "__pycache__")
 
 def link_home(package: Path, home: Path) -> None:
     """Fill a folder with links to all of PySpark's package but for what has the zip. Raises OSError."""
-    for item in package.iterdir():
-        if item.name not in _WITHOUT:
-            (home / item.name).symlink_to(item)
+    for item in _wanted(package):
+        (home / item.name).symlink_to(item)
+
+
+def _wanted(package: Path) -> list[Path]:
+    return [item for item in package.iterdir() if item.name not in _WITHOUT]
 
 
 def quick_home(
@@ -36,11 +39,14 @@ def quick_home(
     """The home, made at the first call for this `package` (the folder of PySpark) and version, in the user's cache.
 
     None if workers may need the zip, or if there is none: with a SPARK_HOME that the user has set, with another interpreter for
-    workers, with a PySpark that this interpreter finds only through a changed sys.path; and where links cannot be made.
+    workers, with a PySpark that this interpreter finds only through a changed sys.path; and where links cannot be made, or some
+    are gone: a tool may have cleaned the cache.
     """
     if "SPARK_HOME" in environment or not (package / ZIP).exists() or os.name == "nt":
         return None
-    if environment.get("PYSPARK_PYTHON") != sys.executable or not _is_found_by_workers(package, environment):
+    # Spark prefers the driver's interpreter for the workers that plan a read or a write.
+    interpreters = {environment.get("PYSPARK_PYTHON"), environment.get("PYSPARK_DRIVER_PYTHON", sys.executable)}
+    if interpreters != {sys.executable} or not _is_found_by_workers(package, environment):
         return None
     try:
         cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "barnabas"
@@ -48,9 +54,9 @@ def quick_home(
         if not home.is_dir():
             cache.mkdir(parents=True, exist_ok=True)
             _make(package, home, fill)
+        return home if all((home / item.name).exists() for item in _wanted(package)) else None
     except (OSError, RuntimeError):  # RuntimeError: the user has no folder. The home only saves time.
         return None
-    return home
 
 
 def _make(package: Path, home: Path, fill: Callable[[Path, Path], None]) -> None:

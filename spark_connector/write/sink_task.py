@@ -120,6 +120,11 @@ class _SinkTask:
         if before is not None:
             before.result()
 
+    def _settle(self) -> None:
+        """Let the last portion end, at the latest after max.block.ms without room for it."""
+        with suppress(BarnabasError):
+            self._wait()
+
     async def _send(self, portion: list[SinkRows]) -> None:
         for rows in portion:
             outlet = await self._outlet()
@@ -177,7 +182,9 @@ class _SinkTask:
         return count
 
     def failed(self, error: BarnabasError) -> BarnabasError:
-        """The same error, extended by what happened to the other rows."""
+        """The same error, extended by what happened to the other rows. Spark may run the task again at once, with this producer:
+        none of these rows may follow those."""
+        self._settle()
         if self._task_transaction is not None:
             fate = self.abort()
             if isinstance(error, TransactionAbortedError):
@@ -194,8 +201,7 @@ class _SinkTask:
     def abort(self) -> str:
         """Give up the transaction, and say what becomes of the rows."""
         fate = "none of the task's rows is in its topic: their transaction is aborted"
-        with suppress(BarnabasError):
-            self._wait()  # It may be the transaction's begin.
+        self._settle()  # It may be the transaction's begin.
         if self._transaction is not None:
             try:
                 self._loop.call(self._transaction.abort())

@@ -14,6 +14,7 @@ from barnabas.log.records.codec import murmur2_column
 from barnabas.log.records.columns import BinaryColumn, HeaderColumn
 
 from ..connection.errors import InvalidRequestError
+from ..connection.records import HEADER_OVERHEAD
 from .json_rows import decoded, json_objects
 from .tables import SCHEMA
 
@@ -35,7 +36,7 @@ class Rows:
     headers: HeaderColumn | None
     timestamps_ms: memoryview | None
     groups: "list[tuple[int | None, memoryview | None]]"  # (partition or None: sticky, numbers of rows or None: all)
-    largest_bytes: int  # of a key and a value together, at most
+    largest_bytes: int  # of a row's key, value and headers together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,16 +63,15 @@ class TableColumns:
         value = _as_binary("the values", self._values(piece))
         key = None if self.key is None else _as_binary(f"column {self.key!r}", piece[self.key])
         keys = None if key is None else _column(key)
-        sizes = pc.binary_length(value)
-        largest = pc.max(sizes).as_py() or 0
+        headers = None if self.headers is None else _as_headers(self.headers, piece[self.headers])
         return Rows(
             count=piece.num_rows,
             values=_column(value),
             keys=keys,
-            headers=None if self.headers is None else _headers(self.headers, piece[self.headers]),
+            headers=None if headers is None else _header_column(headers),
             timestamps_ms=None if self.timestamp is None else _timestamps(self.timestamp, piece[self.timestamp]),
             groups=self._groups(piece, key, keys, partition_count),
-            largest_bytes=largest + (0 if key is None else pc.max(pc.binary_length(key)).as_py() or 0),
+            largest_bytes=_largest_bytes(value, key, headers),
         )
 
     @property
@@ -187,6 +187,31 @@ def _column(array: pyarrow.Array) -> BinaryColumn:
     )
 
 
+def _largest_bytes(value: pyarrow.Array, key: pyarrow.Array | None, headers: pyarrow.Array | None) -> int:
+    sizes = _lengths(value)
+    if key is not None:
+        sizes = pc.add(sizes, _lengths(key))
+    if headers is not None:
+        sizes = pc.add(sizes, _header_sizes(headers))
+    return pc.max(sizes).as_py() or 0
+
+
+def _lengths(column: pyarrow.Array) -> pyarrow.Array:
+    lengths = pc.binary_length(column).cast(pyarrow.int64())
+    return pc.fill_null(lengths, 0) if column.null_count else lengths
+
+
+def _header_sizes(column: pyarrow.Array) -> pyarrow.Array:
+    """The bytes of the headers of each row. Only the pairs of these rows are looked at: a piece is a slice."""
+    offsets = column.offsets
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    pairs = column.values.slice(first, last - first)
+    sizes = pc.add(pc.add(_lengths(pairs.field(0)), _lengths(pairs.field(1))), HEADER_OVERHEAD)
+    before = pyarrow.concat_arrays([pyarrow.array([0], pyarrow.int64()), pc.cumulative_sum(sizes)])
+    bounds = before.take(pc.subtract(offsets, first))
+    return pc.subtract(bounds.slice(1), bounds.slice(0, len(column)))
+
+
 def _timestamps(name: str, column: pyarrow.Array) -> memoryview:
     if column.null_count or not (pyarrow.types.is_timestamp(column.type) or pyarrow.types.is_integer(column.type)):
         raise InvalidRequestError(f"column {name!r} has the type {column.type}, or nulls: timestamps have none")
@@ -202,7 +227,7 @@ def _timestamps(name: str, column: pyarrow.Array) -> memoryview:
     return memoryview(stamps.buffers()[1])[8 * stamps.offset : 8 * (stamps.offset + len(stamps))]
 
 
-def _headers(name: str, column: pyarrow.Array) -> HeaderColumn:
+def _as_headers(name: str, column: pyarrow.Array) -> pyarrow.Array:
     try:
         column = column if column.type == _HEADERS else column.cast(_HEADERS)
     except pyarrow.ArrowException as error:
@@ -210,9 +235,14 @@ def _headers(name: str, column: pyarrow.Array) -> HeaderColumn:
     if column.null_count:
         column = pc.fill_null(column, pyarrow.scalar([], _HEADERS))
     pairs = column.values
-    names, values = pairs.field(0), pairs.field(1)  # They begin and end where the pairs do.
-    if pairs.null_count or names.null_count:
+    if pairs.null_count or pairs.field(0).null_count:
         raise InvalidRequestError(f"column {name!r} has a header without a name: leave it out, or name it")
+    return column
+
+
+def _header_column(column: pyarrow.Array) -> HeaderColumn:
+    pairs = column.values
+    names, values = pairs.field(0), pairs.field(1)  # They begin and end where the pairs do.
     return HeaderColumn(
         offsets=column.buffers()[1],
         names=_column(names) if len(names) else _NO_CELLS,

@@ -14,6 +14,7 @@ from barnabas.log.records.codec import RecordView
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 
 Headers = Sequence[tuple[str, bytes | None]]
+HEADER_OVERHEAD = 4  # Bytes: an estimate of the two lengths. Batches count the real bytes.
 MAX_CACHED_PARTITIONS = 4096  # Classes kept; far more than the partitions of one consumer.
 
 

@@ -9,9 +9,9 @@ from barnabas.log.records.codec import largest, rows_by_partition
 
 from ..connection.errors import RecordTooLargeError
 from ..connection.record_checks import checked_headers
-from ..connection.records import Headers
+from ..connection.records import HEADER_OVERHEAD, Headers
 from .handles import BatchHandles
-from .record_accumulator import HEADER_OVERHEAD, RECORD_OVERHEAD, Batch, PartitionQueue
+from .record_accumulator import RECORD_OVERHEAD, Batch, PartitionQueue
 
 Values = Sequence[bytes | None]
 Keys = Sequence[bytes | None] | None

@@ -31,7 +31,6 @@ from .batch_growth import BatchGrowth
 # Length, attributes, timestamp and offset deltas, lengths of key and value, header count, as they usually are in a
 # batch of 64 KiB. An estimate for the limit of a record; batches count the real bytes.
 RECORD_OVERHEAD = 12
-HEADER_OVERHEAD = 4
 NO_LIMIT = 2**30  # For a half of a batch that exists already.
 
 

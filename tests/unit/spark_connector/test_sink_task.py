@@ -1,8 +1,12 @@
-"""What a task of the sink hands to its producer at a time."""
+"""What a task of the sink hands to its producer at a time, and what it leaves behind."""
 
 import pyarrow
+import pytest
 
-from barnabas.spark_connector.write.sink_task import PORTION_BYTES, Portions
+from barnabas.spark_connector.write.sink_connection import shared_producer
+from barnabas.spark_connector.write.sink_task import PORTION_BYTES, Portions, RowsNotWrittenError, write_rows
+from barnabas.spark_connector.write.write_options import parse_write_options
+from barnabas.testing import Cluster
 
 
 def batch(start: int, rows: int, value: bytes) -> pyarrow.RecordBatch:
@@ -41,3 +45,31 @@ def test_exactly_a_portion_leaves() -> None:
         }
     )
     assert whole.nbytes == PORTION_BYTES and portions.add(whole) == [whole]
+
+
+ROWS = 5_000  # 20 MB: for ten times the buffer of the producer
+
+
+def test_no_row_of_a_failed_task_follows_those_of_the_next_one() -> None:
+    """A portion still waits for room in the producer's buffer when the next one has a bad row, and Spark runs the task again."""
+
+    def rows(value: bytes, partition: int) -> pyarrow.RecordBatch:
+        partitions = pyarrow.array([partition] * ROWS, pyarrow.int32())
+        values = [value.ljust(PORTION_BYTES // 1_000, b"-")] * ROWS
+        return pyarrow.RecordBatch.from_pydict({"value": values, "partition": partitions})
+
+    with Cluster(brokers=2, voters=1) as cluster:
+        cluster.create_topic("t", replication_factor=2)
+        limits = {"buffer.memory": str(2 << 20), "max.block.ms": "1500"}
+        options = parse_write_options(
+            {"bootstrap.servers": cluster.bootstrap_servers, "topic": "t", "delivery": "at_least_once", **limits}
+        )
+        loop, client, producer = shared_producer(options.client, options.producer)
+        with cluster.pause(cluster.leader("t")), pytest.raises(RowsNotWrittenError, match="partition 9"):
+            write_rows(options, [rows(b"failed", 0), rows(b"bad", 9)])
+        write_rows(options, [rows(b"again", 0)])
+        loop.call(producer.close())
+        loop.call(client.close())
+        found = [record.value.rstrip(b"-") for record in cluster.records("t")]
+    first = found.index(b"again")
+    assert set(found[:first]) == {b"failed"} and found[first:] == [b"again"] * ROWS

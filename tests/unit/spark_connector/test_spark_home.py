@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from barnabas.spark_connector import session
-from barnabas.spark_connector.session import session_on
+from barnabas.spark_connector.session import quick_workers, session_on
 from barnabas.spark_connector.spark_home import ZIP, link_home, quick_home
 
 VERSION = "4.3.0"
@@ -90,6 +90,7 @@ def test_two_processes_may_make_it_at_once(package: Path, environment: dict[str,
         {"SPARK_HOME": "/opt/spark"},
         {"PYSPARK_PYTHON": "/usr/bin/another-python"},
         {"PYSPARK_PYTHON": ""},
+        {"PYSPARK_DRIVER_PYTHON": "/usr/bin/another-python"},
         {"PYTHONPATH": ""},
     ],
 )
@@ -129,6 +130,29 @@ def test_a_user_without_a_folder_has_spark_as_before(
     monkeypatch.setattr(Path, "home", home)
     del environment["XDG_CACHE_HOME"]
     assert quick_home(package, VERSION, environment) is None
+
+
+@pytest.mark.parametrize("name", ["bin", "jars"])
+def test_a_home_that_has_lost_links_is_not_used(package: Path, environment: dict[str, str], name: str) -> None:
+    """Each session would fail until the folder is removed."""
+    home = quick_home(package, VERSION, environment)
+    assert home is not None
+    (home / name).unlink()
+    assert quick_home(package, VERSION, environment) is None
+    (home / name).symlink_to(package / "gone")
+    assert quick_home(package, VERSION, environment) is None
+
+
+def test_two_threads_may_start_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both set SPARK_HOME, and both remove it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    with quick_workers():
+        assert "SPARK_HOME" in os.environ, "this Python has no home, so nothing is tested"
+        del os.environ["SPARK_HOME"]
+    assert "SPARK_HOME" not in os.environ
 
 
 def test_pip_installs_pyspark_where_workers_find_it(environment: dict[str, str]) -> None:

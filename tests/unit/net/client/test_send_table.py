@@ -225,6 +225,29 @@ async def test_what_is_no_table_and_what_is_too_large() -> None:
         )
 
 
+HALF = b"x" * (600 << 10)  # More than half of the largest request.
+
+
+async def test_the_size_of_a_row_is_that_of_its_own_key_value_and_headers() -> None:
+    cluster = FakeCluster(topics={"t": 1})
+    headers = pyarrow.array([None, [("h", HALF)], [], None, [("a", b"1"), ("b", None)]], UNNAMED)
+    columns = {"k": pyarrow.array([HALF, b"k", None, b"", b"k"]), "v": pyarrow.array([b"v", b"", HALF, None, b"v"])}
+    table = pyarrow.table({**columns, "h": headers})
+    assert await send(cluster, table, key="k", value="v", headers="h") == 5
+    for start in range(5):  # Parts of a table share the columns of all.
+        assert await send(cluster, table.slice(start, 2), key="k", value="v", headers="h") == min(2, 5 - start)
+
+
+@pytest.mark.parametrize("row", [0, 1, 2])
+async def test_headers_count_for_the_size_of_a_row(row: int) -> None:
+    """Brokers would refuse it, or close the connection again and again."""
+    headers = pyarrow.array([[("h", HALF)] * (2 if number == row else 1) for number in range(3)], UNNAMED)
+    table = pyarrow.table({"v": [b"v"] * 3, "h": headers})
+    for part in (table, table.slice(row)):
+        with pytest.raises(RecordTooLargeError, match="a row of about 1228"):
+            await send(FakeCluster(topics={"t": 1}), part, value="v", headers="h")
+
+
 def test_json_is_that_of_the_standard_library() -> None:
     rows: list[dict[str, Any]] = [
         {

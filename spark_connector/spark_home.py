@@ -8,11 +8,10 @@ workers find by themselves. Therefore this home links to everything of pip's PyS
 
 import hashlib
 import os
-import shutil
 import site
 import sys
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 ZIP = Path("python", "lib", "pyspark.zip")
@@ -20,27 +19,23 @@ _WITHOUT = ("python", "__pycache__")
 
 
 def link_home(package: Path, home: Path) -> None:
-    """Fill a folder with links to all of PySpark's package but for what has the zip. Raises OSError."""
-    for item in _wanted(package):
-        (home / item.name).symlink_to(item)
+    """Let a folder have links to all of PySpark's package but for what has the zip. Those that are there stay. Another process may
+    do the same. Raises OSError."""
+    for item in package.iterdir():
+        link = home / item.name
+        if item.name in _WITHOUT or link.exists():
+            continue
+        link.unlink(missing_ok=True)  # it leads nowhere
+        with suppress(FileExistsError):
+            link.symlink_to(item)
 
 
-def _wanted(package: Path) -> list[Path]:
-    return [item for item in package.iterdir() if item.name not in _WITHOUT]
-
-
-def quick_home(
-    package: Path,
-    version: str,
-    environment: Mapping[str, str] = os.environ,
-    *,
-    fill: Callable[[Path, Path], None] = link_home,
-) -> Path | None:
+def quick_home(package: Path, version: str, environment: Mapping[str, str] = os.environ) -> Path | None:
     """The home, made at the first call for this `package` (the folder of PySpark) and version, in the user's cache.
 
     None if workers may need the zip, or if there is none: with a SPARK_HOME that the user has set, with another interpreter for
-    workers, with a PySpark that this interpreter finds only through a changed sys.path; and where links cannot be made, or some
-    are gone: a tool may have cleaned the cache.
+    workers, with a PySpark that this interpreter finds only through a changed sys.path; and where links cannot be made. Links
+    that are gone are made again: a tool may have cleaned the cache.
     """
     if "SPARK_HOME" in environment or not (package / ZIP).exists() or os.name == "nt":
         return None
@@ -49,26 +44,16 @@ def quick_home(
     if interpreters != {sys.executable} or not _is_found_by_workers(package, environment):
         return None
     try:
-        cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "barnabas"
-        home = cache / f"spark-home-{version}-{hashlib.sha256(str(package).encode()).hexdigest()[:16]}"
-        if not home.is_dir():
-            cache.mkdir(parents=True, exist_ok=True)
-            _make(package, home, fill)
-        return home if all((home / item.name).exists() for item in _wanted(package)) else None
+        cache = Path(environment.get("XDG_CACHE_HOME", ""))
+        if not cache.is_absolute():  # its specification wants that such a path is ignored
+            cache = Path.home() / ".cache"
+        place = hashlib.sha256(str(package).encode()).hexdigest()[:16]
+        home = cache / "barnabas" / f"spark-home-{version}-{place}"
+        home.mkdir(parents=True, exist_ok=True)
+        link_home(package, home)
+        return home
     except (OSError, RuntimeError):  # RuntimeError: the user has no folder. The home only saves time.
         return None
-
-
-def _make(package: Path, home: Path, fill: Callable[[Path, Path], None]) -> None:
-    """Another process may do it meanwhile: both homes are the same."""
-    made = Path(tempfile.mkdtemp(dir=home.parent))
-    try:
-        fill(package, made)
-        made.rename(home)
-    except OSError:
-        shutil.rmtree(made)
-        if not home.is_dir():
-            raise
 
 
 def _is_found_by_workers(package: Path, environment: Mapping[str, str]) -> bool:

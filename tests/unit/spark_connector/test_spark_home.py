@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from barnabas.spark_connector import session
 from barnabas.spark_connector.session import quick_workers, session_on
-from barnabas.spark_connector.spark_home import ZIP, link_home, quick_home
+from barnabas.spark_connector.spark_home import ZIP, quick_home
 
 VERSION = "4.3.0"
 
@@ -72,16 +72,19 @@ def test_packages_of_the_same_version_in_two_places_have_two(
     assert [(home / "jars").resolve() for home in homes if home] == [package / "jars", other / "jars"]
 
 
-def test_two_processes_may_make_it_at_once(package: Path, environment: dict[str, str]) -> None:
-    """The second one finds that the first has made it meanwhile."""
-    others: list[Path | None] = []
+def test_two_processes_may_make_it_at_once(
+    package: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each link is there already when the second one makes it."""
+    link = Path.symlink_to
 
-    def fill(package: Path, made: Path) -> None:
-        others.append(quick_home(package, VERSION, environment))
-        link_home(package, made)
+    def also_elsewhere(self: Path, target: Path) -> None:
+        link(self, target)
+        link(self, target)
 
-    home = quick_home(package, VERSION, environment, fill=fill)
-    assert home is not None and [home] == others == list((Path(environment["XDG_CACHE_HOME"]) / "barnabas").iterdir())
+    monkeypatch.setattr(Path, "symlink_to", also_elsewhere)
+    home = quick_home(package, VERSION, environment)
+    assert home is not None and {item.name for item in home.iterdir()} == {"bin", "jars", "conf"}
 
 
 @pytest.mark.parametrize(
@@ -108,15 +111,23 @@ def test_without_a_zip_or_a_cache_spark_starts_as_before(package: Path, environm
     assert quick_home(package, VERSION, environment) is None
 
 
-def test_a_home_that_cannot_be_filled_is_not_used_and_leaves_nothing(
-    package: Path, environment: dict[str, str]
+def test_a_home_that_cannot_be_filled_is_not_used(
+    package: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fill(package: Path, made: Path) -> None:
-        link_home(package, made)
+    def fail(self: Path, target: Path) -> None:
         raise OSError("the disk is full")
 
-    assert quick_home(package, VERSION, environment, fill=fill) is None
-    assert list((Path(environment["XDG_CACHE_HOME"]) / "barnabas").iterdir()) == []
+    monkeypatch.setattr(Path, "symlink_to", fail)
+    assert quick_home(package, VERSION, environment) is None
+
+
+def test_a_relative_cache_is_ignored(
+    package: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else the home would be another one in each folder, and the JVM may work in another."""
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    home = quick_home(package, VERSION, {**environment, "XDG_CACHE_HOME": "cache"})
+    assert home is not None and home.is_relative_to(tmp_path / ".cache")
 
 
 def test_a_user_without_a_folder_has_spark_as_before(
@@ -132,15 +143,15 @@ def test_a_user_without_a_folder_has_spark_as_before(
     assert quick_home(package, VERSION, environment) is None
 
 
-@pytest.mark.parametrize("name", ["bin", "jars"])
-def test_a_home_that_has_lost_links_is_not_used(package: Path, environment: dict[str, str], name: str) -> None:
+def test_links_that_are_gone_are_made_again(package: Path, environment: dict[str, str]) -> None:
     """Each session would fail until the folder is removed."""
     home = quick_home(package, VERSION, environment)
     assert home is not None
-    (home / name).unlink()
-    assert quick_home(package, VERSION, environment) is None
-    (home / name).symlink_to(package / "gone")
-    assert quick_home(package, VERSION, environment) is None
+    (home / "bin").unlink()
+    (home / "jars").unlink()
+    (home / "jars").symlink_to(package / "gone")
+    assert quick_home(package, VERSION, environment) == home
+    assert [(home / name).resolve() for name in ("bin", "jars")] == [package / "bin", package / "jars"]
 
 
 def test_two_threads_may_start_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

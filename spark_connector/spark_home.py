@@ -19,8 +19,8 @@ _WITHOUT = ("python", "__pycache__")
 
 
 def link_home(package: Path, home: Path) -> None:
-    """Let a folder have links to all of PySpark's package but for what has the zip. Those that are there stay. Another process may
-    do the same. Raises OSError."""
+    """Let a folder have links to all of PySpark's package but for what has the zip. Those that are there stay. Another process
+    may do the same. Raises OSError."""
     for item in package.iterdir():
         link = home / item.name
         if item.name in _WITHOUT or link.exists():

@@ -25,9 +25,8 @@ from .sink_connection import shared_producer, transactional_producer
 from .task_transaction import SinkBatch, TaskTransaction, query_id, task_name
 from .write_options import WriteOptions
 
-PORTION_BYTES = (
-    4 << 20
-)  # Each portion is at least one batch of records for each of its partitions, so it must not be small.
+# Each portion is at least one batch of records for each of its partitions, so it must not be small.
+PORTION_BYTES = 4 << 20
 MAX_UNCHECKED = 16  # Portions sent before the oldest is checked: errors are noticed early, and memory is released.
 
 
@@ -121,8 +120,8 @@ class _SinkTask:
             before.result()
 
     def _settle(self) -> None:
-        """Let the last portion end, at the latest after max.block.ms without room for it."""
-        with suppress(BarnabasError):
+        """Let the last portion end, at the latest after max.block.ms without room for it. The first error is the one to tell."""
+        with suppress(Exception):
             self._wait()
 
     async def _send(self, portion: list[SinkRows]) -> None:

@@ -27,7 +27,7 @@ from .write_options import WriteOptions
 
 # Each portion is at least one batch of records for each of its partitions, so it must not be small.
 PORTION_BYTES = 4 << 20
-MAX_UNCHECKED = 16  # Portions sent before the oldest is checked: errors are noticed early, and memory is released.
+MAX_UNCHECKED = 16  # Portions of a topic sent before the oldest is checked: errors are noticed early, and memory is released.
 
 
 class RowsNotWrittenError(BarnabasError):
@@ -131,7 +131,7 @@ class _SinkTask:
             if rows.may_go_anywhere and self._transaction is not None:
                 columns["partition"] = self._any_partition(await self._count(rows.topic))
             self._sent.append(await outlet.send_table(rows.topic, rows.table, **columns))  # type: ignore[arg-type]
-        if len(self._sent) > MAX_UNCHECKED:
+        while len(self._sent) > MAX_UNCHECKED:
             await self._check(self._sent[: MAX_UNCHECKED // 2])
             del self._sent[: MAX_UNCHECKED // 2]
 

@@ -128,6 +128,16 @@ def test_a_refusal_ends_a_long_task_early(outlet: Outlet) -> None:
     assert len(outlet.sent) <= MAX_UNCHECKED + 1
 
 
+def test_a_portion_of_many_topics_is_checked_as_soon_as_others(outlet: Outlet) -> None:
+    """Else the list of what is not checked would grow with each portion, to the end of the task."""
+    options = parse_write_options({"bootstrap.servers": "localhost:9092"})
+    topics = [f"t{number}" for number in range(3 * MAX_UNCHECKED)]
+    outlet.refused = {MAX_UNCHECKED}
+    with pytest.raises(RowsNotWrittenError):
+        write_rows(options, (rows(LARGE, *[b""] * (len(topics) - 1), topic=topics) for _ in range(10)))
+    assert len(outlet.sent) == len(topics)
+
+
 def in_transaction(task: int, batches: list[pyarrow.RecordBatch]) -> None:
     with patch.object(TaskContext, "get", lambda: Task(task)):
         write_rows(OPTIONS, batches, BATCH)

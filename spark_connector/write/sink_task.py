@@ -27,7 +27,8 @@ from .write_options import WriteOptions
 
 # Each portion is at least one batch of records for each of its partitions, so it must not be small.
 PORTION_BYTES = 4 << 20
-MAX_UNCHECKED = 16  # Portions of a topic sent before the oldest is checked: errors are noticed early, and memory is released.
+# Portions of a topic sent before the oldest is checked: errors are noticed early, and memory is released.
+MAX_UNCHECKED = 16
 
 
 class RowsNotWrittenError(BarnabasError):

@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -143,6 +144,16 @@ class Cluster:
             return {**found, "cleanings": float(self._cleanings() - cleanings)}
         finally:
             self.delete(loaded)
+
+    def metrics(self) -> str:
+        """The pages of all brokers."""
+        pages = []
+        for broker in self.brokers:
+            lines = (broker.folder / "server.properties").read_text(encoding="utf-8").splitlines()
+            address = dict(line.split("=", 1) for line in lines)["admin.listener"]
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as page:
+                pages.append(page.read().decode())
+        return "".join(pages)
 
     def _cleanings(self) -> int:
         """How often a log was compacted since the start."""

@@ -17,7 +17,6 @@ import re
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -51,8 +50,8 @@ KINDS: Mapping[str, Mapping[str, str]] = {
     "load, flushes of 200 ms": {"flush.messages": "10000"},
 }
 OFTEN = {"log_cleaner_backoff_ms": "100", "log_retention_check_interval_ms": "500"}
-_BUCKET = re.compile(rb'barnabas_loop_delay_seconds_bucket\{le="([^"]+)"\} (\d+)')
-_FETCHES = re.compile(rb'barnabas_request_seconds_count\{api="follower_fetch",part="total"\} (\d+)')
+_BUCKET = re.compile(r'barnabas_loop_delay_seconds_bucket\{le="([^"]+)"\} (\d+)')
+_FETCHES = re.compile(r'barnabas_request_seconds_count\{api="follower_fetch",part="total"\} (\d+)')
 
 
 def main(arguments: list[str]) -> int:
@@ -94,7 +93,6 @@ class _Stalls:
     def __init__(self, cluster: Cluster, slow_flushes: Callable[[bool], None] | None) -> None:
         self._cluster = cluster
         self._slow_flushes = slow_flushes
-        self._pages = [_metrics_address(broker.folder) for broker in cluster.brokers]
         self._watches = [Watch(_address(broker.address), broker.process.pid) for broker in cluster.brokers]
 
     async def run(self, seconds: float, turns: int) -> None:
@@ -214,23 +212,12 @@ class _Stalls:
     async def _follower_fetches(self) -> int:
         return sum(map(int, _FETCHES.findall(await self._metrics())))
 
-    async def _metrics(self) -> bytes:
-        return b"".join(await asyncio.gather(*(asyncio.to_thread(_page, address) for address in self._pages)))
+    async def _metrics(self) -> str:
+        return await asyncio.to_thread(self._cluster.metrics)
 
 
 async def _record_count(admin: Admin, topic: str) -> int:
     return sum(end.offset for end in (await admin.list_offsets(topic)).values())
-
-
-def _page(address: str) -> bytes:
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as page:
-        text: bytes = page.read()
-    return text
-
-
-def _metrics_address(folder: Path) -> str:
-    lines = (folder / "server.properties").read_text(encoding="utf-8").splitlines()
-    return dict(line.split("=", 1) for line in lines)["admin.listener"]
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -5,7 +5,6 @@ import random
 import statistics
 import threading
 import time
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,11 +70,9 @@ class Manners:
     def _metric(self, name: str) -> float:
         """Of all brokers, whatever the labels."""
         total = 0.0
-        for broker in self._cluster.brokers:
-            with urllib.request.urlopen(f"http://{_admin_address(broker.folder)}/metrics", timeout=10) as answer:
-                for line in answer.read().decode().splitlines():
-                    if line.startswith(name):
-                        total += float(line.rpartition(" ")[2])
+        for line in self._cluster.metrics().splitlines():
+            if line.startswith(name):
+                total += float(line.rpartition(" ")[2])
         return total
 
 
@@ -139,8 +136,3 @@ class Latency:
 
     def _cpu(self) -> dict[int, Times]:
         return tree_cpu([os.getpid()], self._cluster.pids())
-
-
-def _admin_address(folder: Path) -> str:
-    lines = (folder / "server.properties").read_text(encoding="utf-8").splitlines()
-    return next(line.partition("=")[2] for line in lines if line.startswith("admin.listener="))

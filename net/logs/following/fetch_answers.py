@@ -2,12 +2,13 @@
 
 import logging
 import struct
+from collections.abc import Iterable
 from typing import Final
 
 from barnabas.log.format.record_batch import HEADER_SIZE, LOG_OVERHEAD, Buffer
 from barnabas.log.replication.follower import FetchAnswer, FetchPosition
 from barnabas.log.vocabulary.errors import CorruptRecordError, ErrorCode
-from barnabas.net.wire.protocol.responses import FetchPartitionResponse, FetchResponse
+from barnabas.net.wire.protocol.responses import FetchPartitionResponse
 
 _LENGTH_AND_EPOCH: Final = struct.Struct(">ii")
 _LENGTH_POSITION: Final = 8
@@ -56,10 +57,10 @@ def _check_epochs(buffer: Buffer, leader_epoch: int) -> None:
         position += max(HEADER_SIZE, length + LOG_OVERHEAD)
 
 
-def log_refusals(leader: int, response: FetchResponse) -> None:
+def log_refusals(leader: int, answers: Iterable[FetchPartitionResponse]) -> None:
     """One line for each kind of error: a leader that opens a thousand new partitions refuses all of them until then."""
     refused: dict[int, list[FetchPartitionResponse]] = {}
-    for answered in response.partitions:
+    for answered in answers:
         if answered.error not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
             refused.setdefault(answered.error, []).append(answered)
     for error, partitions in refused.items():

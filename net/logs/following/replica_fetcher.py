@@ -377,6 +377,7 @@ class ReplicaFetcher:
         session = self._session
         session.answered(response.session_id)
         effects: list[Effect] = []
+        refused: list[FetchPartitionResponse] = []
         for answered in response.partitions:
             topic_partition = TopicPartition(answered.topic, answered.partition)
             position = session.position(topic_partition, number)
@@ -390,8 +391,10 @@ class ReplicaFetcher:
             partition = self._partitions.get(topic_partition)
             if partition is not None:
                 effects += self._handle_partition(topic_partition, partition, position, answered)
+                if answered.error:
+                    refused.append(answered)
         self._quiet_answers = 0 if session.unsettled else self._quiet_answers + 1
-        log_refusals(self.leader, response)
+        log_refusals(self.leader, refused)
         if effects:
             self._on_effects(effects)
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from ..format.compression import compress, compression_of
 from ..format.record_batch import (
@@ -32,8 +33,9 @@ from ..format.record_batch import (
     Buffer,
 )
 from ..format.record_codec import is_abort_marker
-from ..format.record_scan import Span, records_of, scan_records
 from ..format.varint import decode_varint, encode_varint
+from ..records.codec import spans_of
+from ..records.section import Span
 from ..segment.producer_state import LastBatch
 from .cleaner_offset_map import OffsetMap
 from .cleaner_transactions import CleanedTransactions
@@ -46,6 +48,11 @@ class CleanedBatch:
     data: Buffer
     header: BatchHeader
     is_changed: bool
+
+
+def spans_in(batch: memoryview, header: BatchHeader) -> tuple[Buffer, list[Span]]:
+    """The decompressed records of a batch that a walk through a file has found, and their spans. Raises CorruptRecordError."""
+    return spans_of(batch, replace(header, position=0))
 
 
 class BatchCleaner:
@@ -89,8 +96,7 @@ class BatchCleaner:
             return CleanedBatch(data=batch, header=header, is_changed=False)
         horizon_ms = header.delete_horizon_ms
         if horizon_ms is None:
-            records = records_of(batch, header)
-            return self._with_horizon(header, records, scan_records(records, header.record_count))
+            return self._with_horizon(header, *spans_in(batch, header))
         return CleanedBatch(data=batch, header=header, is_changed=False) if horizon_ms > self._now_ms else None
 
     def _clean_records(self, header: BatchHeader, batch: memoryview) -> CleanedBatch | None:
@@ -99,8 +105,7 @@ class BatchCleaner:
             return CleanedBatch(data=batch, header=header, is_changed=False)
         if is_aborted or not header.record_count:
             return None
-        records = records_of(batch, header)
-        spans = scan_records(records, header.record_count)
+        records, spans = spans_in(batch, header)
         horizon_ms = header.delete_horizon_ms
         drops_tombstones = horizon_ms is not None and horizon_ms <= self._now_ms
         kept = [span for span in spans if self._stays(span, header.base_offset, drops_tombstones)]
@@ -110,11 +115,11 @@ class BatchCleaner:
             return self._with_horizon(header, records, kept)
         if len(kept) == len(spans):
             return CleanedBatch(data=batch, header=header, is_changed=False)
-        body = b"".join([records[start:end] for start, _, end, _, _, _ in kept])
-        return _rewritten(header, body, records, kept)
+        body = b"".join([records[start:end] for start, _, end, *_ in kept])
+        return _rewritten(header, body, kept)
 
     def _stays(self, span: Span, base_offset: int, drops_tombstones: bool) -> bool:
-        _, _, _, offset_delta, key, is_tombstone = span
+        _, _, _, offset_delta, _, key, is_tombstone = span
         offset = base_offset + offset_delta
         if offset >= self._offsets.end_offset:
             return True
@@ -122,15 +127,16 @@ class BatchCleaner:
             return False
         return not self._offsets.is_superseded(key, offset)
 
-    def _with_horizon(self, header: BatchHeader, records: bytes, kept: list[Span]) -> CleanedBatch:
+    def _with_horizon(self, header: BatchHeader, records: Buffer, kept: list[Span]) -> CleanedBatch:
         """The horizon replaces the base timestamp, so the timestamp of each record is encoded again."""
         shift_ms = header.base_timestamp_ms - self._new_horizon_ms
         parts: list[bytes] = []
-        for _, content, end, _, _, _ in kept:
+        for _, content, end, *_ in kept:
             delta_ms, behind = decode_varint(records, content + 1)
-            record = records[content : content + 1] + encode_varint(delta_ms + shift_ms) + records[behind:end]
+            fields = (records[content : content + 1], encode_varint(delta_ms + shift_ms), records[behind:end])
+            record = b"".join(fields)
             parts += (encode_varint(len(record)), record)
-        return _rewritten(header, b"".join(parts), records, kept, horizon_ms=self._new_horizon_ms)
+        return _rewritten(header, b"".join(parts), kept, horizon_ms=self._new_horizon_ms)
 
     def _note_horizon(self, before_ms: int | None, horizon_ms: int | None) -> None:
         """A horizon that had passed before is not noted: what is left of its batch stays."""
@@ -150,12 +156,10 @@ class BatchCleaner:
         return header.last_offset == last.last_offset
 
 
-def _rewritten(
-    header: BatchHeader, body: bytes, records: bytes, kept: list[Span], *, horizon_ms: int | None = None
-) -> CleanedBatch:
+def _rewritten(header: BatchHeader, body: bytes, kept: list[Span], *, horizon_ms: int | None = None) -> CleanedBatch:
     max_timestamp_ms = header.max_timestamp_ms
     if not header.attributes & TIMESTAMP_TYPE_MASK:
-        max_timestamp_ms = header.base_timestamp_ms + max(decode_varint(records, span[1] + 1)[0] for span in kept)
+        max_timestamp_ms = max(timestamp_ms for *_, timestamp_ms, _, _ in kept)
     return _sealed(
         header,
         compress(body, compression_of(header.compression)),

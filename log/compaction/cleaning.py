@@ -16,7 +16,6 @@ from functools import partial
 from ..disk.files import Files
 from ..format.record_batch import HEADER_SIZE, BatchHeader
 from ..format.record_codec import is_abort_marker
-from ..format.record_scan import records_of, scan_records
 from ..partition.partition_log import PartitionLog
 from ..partition.recovery import new_segment
 from ..partition.segment_swap import CLEANED_SUFFIX, SegmentSwap
@@ -24,7 +23,7 @@ from ..segment.append_check import PlacedBatch
 from ..segment.offset_index import MAX_RELATIVE_OFFSET
 from ..segment.segment import LogSegment
 from ..vocabulary.errors import BarnabasError, CorruptRecordError
-from .batch_cleaning import BatchCleaner, CleanedBatch
+from .batch_cleaning import BatchCleaner, CleanedBatch, spans_in
 from .cleaner_offset_map import OffsetMap
 from .cleaner_transactions import CleanedTransactions
 
@@ -167,7 +166,7 @@ class Cleaning:
     def _note_keys(self, header: BatchHeader, batch: memoryview) -> int | None:
         """Return the offset of the first record for which there was no room; None when there was."""
         base_offset, put, start = header.base_offset, self._offsets.put, self.part.first_dirty_offset
-        for _, _, _, offset_delta, key, _ in scan_records(records_of(batch, header), header.record_count):
+        for _, _, _, offset_delta, _, key, _ in spans_in(batch, header)[1]:
             offset = base_offset + offset_delta
             if key is not None and offset >= start and not put(key, offset):
                 return offset

@@ -18,7 +18,7 @@ def encode_varint(number: int) -> bytes:
     return bytes(encoded)
 
 
-def decode_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
+def decode_varint(buffer: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
     """Return (number, position after it). Raises CorruptRecordError if it is truncated or too long."""
     shift = 0
     rest = 0

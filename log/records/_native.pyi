@@ -12,4 +12,5 @@ from .pure import largest as largest
 from .pure import murmur2_column as murmur2_column
 from .pure import read_lists as read_lists
 from .pure import read_records as read_records
+from .pure import read_spans as read_spans
 from .pure import rows_by_partition as rows_by_partition

@@ -27,7 +27,7 @@ from .columns import BinaryColumn, HeaderColumn, check_input
 from .faults import Fault, damaged
 from .pure import encoded_fields
 
-INTERFACE = 5  # As in `pure` when this was compiled.
+INTERFACE = 6  # As in `pure` when this was compiled.
 
 cdef extern from "Python.h":
     ctypedef struct PyObject
@@ -354,6 +354,28 @@ def read_lists(section):
     if reading.scan.at != reading.scan.size:
         reading.raise_fault(BYTES_LEFT, reading.record_count)
     return offsets, timestamps, keys, values
+
+
+def read_spans(section):
+    """Where each record is, wanted or not. Raises DamagedRecordsError."""
+    cdef Reading reading = Reading(section)
+    cdef list found = []
+    cdef Py_ssize_t number, start, content
+    cdef int64_t length
+    cdef Parsed record
+    cdef int fault
+    for number in range(reading.record_count):
+        start = content = reading.scan.at
+        fault = read_number(reading.scan.body, &content, reading.scan.size, &length)
+        if not fault:
+            fault = read_record(&reading.scan, &record)
+        if fault:
+            reading.raise_fault(fault, number)
+        reading.wants(&record)  # for its timestamp
+        found.append((start, content, record.end, record.offset_delta, record.timestamp_ms, cell_of(&record.key), record.value.size < 0))
+    if reading.scan.at != reading.scan.size:
+        reading.raise_fault(BYTES_LEFT, reading.record_count)
+    return found
 
 
 cdef struct Spare:

@@ -16,6 +16,7 @@ from ..vocabulary.errors import CorruptRecordError, InvalidRecordError
 from . import pure
 from .aborted import AbortedFilter
 from .columns import Columns
+from .section import Span
 from .walk import MAX_OFFSET, BatchWalk, section_of
 
 # One call decodes no further batch beyond this size: so columns stay below 2 GiB, whatever is asked for, and compressed batches
@@ -129,6 +130,12 @@ class Codec:
         found = self._implementation.read_lists(section)
         return found
 
+    def spans_of(self, buffer: Buffer, header: BatchHeader) -> tuple[Buffer, list[Span]]:
+        """All records of the batch that has this header in the buffer, decompressed, and the span of each in them. The CRC is not
+        checked. Raises CorruptRecordError."""
+        section = section_of(buffer, header, 0, MAX_OFFSET)
+        return section.body, self._implementation.read_spans(section)
+
     def encode(
         self,
         values: Sequence[bytes | None],
@@ -197,6 +204,7 @@ _codec = Codec(_implementation())
 decode = _codec.decode
 records_of = _codec.records_of
 lists_of = _codec.lists_of
+spans_of = _codec.spans_of
 encode = _codec.encode
 
 __all__ = [
@@ -216,4 +224,5 @@ __all__ = [
     "murmur2_column",
     "records_of",
     "rows_by_partition",
+    "spans_of",
 ]

@@ -19,14 +19,14 @@ from ..vocabulary.murmur2 import murmur2, murmur2_positive
 from . import refusals
 from .columns import BinaryColumn, HeaderColumn, check_input
 from .faults import Fault, damaged
-from .section import Section
+from .section import Section, Span
 
 _MIN_I64: Final = -(2**63)
 _MAX_I64: Final = 2**63 - 1
 _CONTINUES: Final = 0x80
 _LAST_SHIFT: Final = 63  # Of the tenth byte of a number, which has one bit left.
 _MIN_HEADER_BYTES: Final = 2  # The lengths of its name and its value.
-INTERFACE: Final = 5  # Of this module and its twin: one more with each change of a name, an argument or a result.
+INTERFACE: Final = 6  # Of this module and its twin: one more with each change of a name, an argument or a result.
 MAX_BATCH_BYTES: Final = 2**31 - 1  # Its length is an i32.
 _BOUNDS: Final = struct.Struct("=2i")
 _LARGE_BOUNDS: Final = struct.Struct("=2q")
@@ -64,6 +64,8 @@ class _Unreadable(Exception):
 
 
 class _Parsed(NamedTuple):
+    content: int
+    end: int
     offset_delta: int
     timestamp_ms: int
     key: bytes | None
@@ -93,13 +95,13 @@ def _records(section: Section) -> Iterator[_Parsed]:
         raise damaged(found.fault, section.base_offset, number, found.position) from None
 
 
-def _record(body: memoryview, at: int, end: int, section: Section, previous_delta: int) -> _Parsed:
-    if at == end:
-        raise _Unreadable(Fault.EMPTY_RECORD, at)
-    delta_ms, after = _varint(body, at + 1, end)  # after the attributes, which are not used
+def _record(body: memoryview, content: int, end: int, section: Section, previous_delta: int) -> _Parsed:
+    if content == end:
+        raise _Unreadable(Fault.EMPTY_RECORD, content)
+    delta_ms, after = _varint(body, content + 1, end)  # after the attributes, which are not used
     timestamp_ms = section.base_timestamp_ms + delta_ms
     if not _MIN_I64 <= timestamp_ms <= _MAX_I64:
-        raise _Unreadable(Fault.TIMESTAMP_RANGE, at + 1)
+        raise _Unreadable(Fault.TIMESTAMP_RANGE, content + 1)
     offset_delta, at = _varint(body, after, end)
     if not previous_delta < offset_delta <= section.last_offset_delta:
         raise _Unreadable(Fault.OFFSET_ORDER, after)
@@ -120,7 +122,7 @@ def _record(body: memoryview, at: int, end: int, section: Section, previous_delt
         raise _Unreadable(Fault.RECORD_NOT_FILLED, at)
     if section.append_time_ms is not None:
         timestamp_ms = section.append_time_ms
-    return _Parsed(offset_delta, timestamp_ms, key, value, tuple(headers))
+    return _Parsed(content, end, offset_delta, timestamp_ms, key, value, tuple(headers))
 
 
 def _field(body: memoryview, at: int, end: int) -> tuple[bytes | None, int]:
@@ -168,6 +170,13 @@ def read_records(section: Section, record_type: type[RecordView]) -> list[Record
         for record in _records(section)
         if section.start_offset <= section.base_offset + record.offset_delta < section.end_offset
     ]
+
+
+def read_spans(section: Section) -> list[Span]:
+    """Where each record is, wanted or not. Raises DamagedRecordsError."""
+    records = list(_records(section))
+    starts = (0, *(record.end for record in records))
+    return [(start, *record[:5], record.value is None) for start, record in zip(starts, records, strict=False)]
 
 
 def read_lists(section: Section) -> tuple[list[int], list[int], list[bytes | None], list[bytes | None]]:

@@ -1,4 +1,4 @@
-"""`Section`: the decompressed records of one batch with what its header says of them. Pure."""
+"""`Section`: the decompressed records of one batch with what its header says of them; `Span`: where one of them is. Pure."""
 
 from typing import NamedTuple
 
@@ -16,3 +16,8 @@ class Section(NamedTuple):
     append_time_ms: int | None  # of all its records, if the broker set it
     start_offset: int
     end_offset: int
+
+
+# Start (of its length), content (after its length), end, offset delta, timestamp in ms as readers see it, key, whether its
+# value is null. A plain tuple, since compaction asks for one of every record.
+Span = tuple[int, int, int, int, int, bytes | None, bool]

@@ -5,6 +5,7 @@ The work on files runs in the executor, one log at a time; the logs themselves c
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -23,20 +24,44 @@ logger = logging.getLogger("barnabas.cleaner")
 STRETCH_S = (
     0.001  # of work without a pause: Python runs one thread at a time, and a produce request must not wait for long
 )
-PAUSE_S = 0.00005  # enough for the loop to run
+LONGEST_PASS_S = 0.05  # behind a pass that takes longer, the cleaner goes on beside it
+
+
+class LoopPass:
+    """Lets a thread wait until an event loop has run what was due.
+
+    A loop that shares the interpreter with a busy thread waits for it, up to a switch interval, after each call of the kernel: a
+    pass of hundreds of calls takes hundreds of milliseconds. If the thread gives way, most of the pass runs without it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Called in the thread of the loop."""
+        self._loop = loop
+        self._thread_id = threading.get_ident()
+        self._done = threading.Event()
+
+    def give_way(self) -> None:
+        """Return when the loop has run what was due, or after `LONGEST_PASS_S`; at once in the thread of the loop itself."""
+        if threading.get_ident() == self._thread_id:
+            return
+        self._done.clear()
+        self._loop.call_soon_threadsafe(self._done.set)
+        self._done.wait(LONGEST_PASS_S)
 
 
 class Throttle:
-    """Called after each piece of work, in its thread: sleeps as the rate requires, and in any case regularly for a moment."""
+    """Called after each piece of work, in its thread: sleeps as the rate requires, and in any case regularly gives way."""
 
     def __init__(
         self,
         max_bytes_per_second: float,
         *,
+        give_way: Callable[[], None],
         now_s: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._max_bytes_per_second = max_bytes_per_second
+        self._give_way = give_way
         self._now_s = now_s
         self._sleep = sleep
         self._paused_at_s = now_s()
@@ -47,7 +72,9 @@ class Throttle:
         self._free_at_s = max(self._free_at_s, now_s) + size_bytes / self._max_bytes_per_second
         if now_s - self._paused_at_s < STRETCH_S:
             return
-        self._sleep(max(self._free_at_s - now_s, PAUSE_S))
+        if self._free_at_s > now_s:
+            self._sleep(self._free_at_s - now_s)
+        self._give_way()
         self._paused_at_s = self._now_s()
 
 
@@ -68,7 +95,8 @@ class CleanerService:
         self._backoff_ms = config.log_cleaner_backoff_ms
         self._is_enabled = config.log_cleaner_enable
         self._is_current = is_current  # whether the metadata shows this broker's own registration
-        throttle = Throttle(config.log_cleaner_io_max_bytes_per_second)
+        loop_pass = LoopPass(asyncio.get_running_loop())
+        throttle = Throttle(config.log_cleaner_io_max_bytes_per_second, give_way=loop_pass.give_way)
         self.cleaner = LogCleaner(
             logs, files, map_size_bytes=config.log_cleaner_dedupe_buffer_size, worked=throttle.worked
         )

@@ -60,6 +60,8 @@ cdef int read_one(int how, object section, bytes body) except -1:
     try:
         if how == 2:
             read_lists(section)
+        elif how == 3:
+            read_spans(section)
         else:
             for view in read_records((body, *section[1:]), RecordView):
                 tuple(view)
@@ -93,7 +95,7 @@ def read_damaged(bytes body not None, Py_ssize_t count, uint64_t seed, Py_ssize_
                 below(&state, 3),
                 2**63 - 1 if below(&state, 4) else 2,
             )
-            refused += read_one(below(&state, 4), section, PyBytes_FromStringAndSize(<char*>data, size))
+            refused += read_one(below(&state, 5), section, PyBytes_FromStringAndSize(<char*>data, size))
         finally:
             free(data)
     return refused

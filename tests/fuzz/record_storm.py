@@ -125,8 +125,9 @@ class Storm:
             rows = builder.count
             columns = builder.finish()
             lists = _told(lambda: module.read_lists(section))
+            spans = _told(lambda: module.read_spans(section))
             views = _told(lambda: [tuple(view) for view in module.read_records(whole, module.RecordView)])
-            return (told, lists, views, *(_plain(columns, rows) if is_compared else columns))
+            return (told, lists, spans, views, *(_plain(columns, rows) if is_compared else columns))
 
         return read
 

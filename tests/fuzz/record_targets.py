@@ -79,6 +79,7 @@ def _read(module: ModuleType, batch: bytes, start: int, end: int | None) -> list
         _outcome(
             lambda: [tuple(view) for view in codec.records_of(batch, read_header(batch), module.RecordView, start)]
         ),
+        _outcome(lambda: codec.spans_of(batch, read_header(batch))[1]),
     ]
 
 

@@ -1,6 +1,8 @@
 """When the cleaner runs: what is due is cleaned and noted, what fails is set aside, and a stop waits for the thread."""
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from simulation.compaction import append_keyed, records_in
@@ -13,7 +15,7 @@ from barnabas.log.vocabulary.errors import StorageError
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.clock import SimulatedClock
 from barnabas.net.base.settings.config import load
-from barnabas.net.logs.cleaner_service import PAUSE_S, STRETCH_S, CleanerService, Throttle
+from barnabas.net.logs.cleaner_service import LONGEST_PASS_S, STRETCH_S, CleanerService, LoopPass, Throttle
 from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 DIRTY, DAMAGED = TopicPartition("dirty", 0), TopicPartition("damaged", 0)
@@ -136,21 +138,51 @@ async def test_nothing_is_cleaned_where_it_is_switched_off_or_before_the_metadat
     world.running.cancel()
 
 
-def test_the_throttle_keeps_the_rate_and_pauses_where_there_is_none() -> None:
-    now, slept = [0.0], []
+def test_the_throttle_keeps_the_rate_and_gives_way_after_each_stretch() -> None:
+    now, slept, given_way = [0.0], [], []
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
         now[0] += seconds
 
-    throttle = Throttle(1_000.0, now_s=lambda: now[0], sleep=sleep)
+    def give_way() -> None:
+        given_way.append(now[0])
+
+    throttle = Throttle(1_000.0, give_way=give_way, now_s=lambda: now[0], sleep=sleep)
     for _ in range(100):
-        now[0] += STRETCH_S
+        now[0] += 2 * STRETCH_S
         throttle.worked(100)
     assert now[0] == pytest.approx(10.0, rel=0.02), "10,000 bytes at 1,000 a second"
+    assert len(given_way) == 100
     slept.clear()
-    free = Throttle(1e300, now_s=lambda: now[0], sleep=sleep)
+    given_way.clear()
+    free = Throttle(1e300, give_way=give_way, now_s=lambda: now[0], sleep=sleep)
     for _ in range(10):
         now[0] += STRETCH_S / 2
         free.worked(1 << 20)
-    assert slept == [PAUSE_S] * 5
+    assert not slept and len(given_way) == 5
+
+
+async def test_a_thread_that_gives_way_goes_on_when_the_loop_has_run_what_was_due() -> None:
+    loop, order = asyncio.get_running_loop(), list[str]()
+    loop_pass = LoopPass(loop)
+    may_ask = threading.Event()
+
+    def work() -> None:
+        may_ask.wait()
+        loop_pass.give_way()
+        order.append("thread")
+
+    working = loop.run_in_executor(None, work)
+    loop.call_soon(order.append, "loop")
+    may_ask.set()
+    await working
+    assert order == ["loop", "thread"]
+
+
+async def test_a_loop_that_stands_still_holds_a_thread_for_a_limited_time_and_its_own_thread_not_at_all() -> None:
+    loop_pass = LoopPass(asyncio.get_running_loop())
+    loop_pass.give_way()
+    with ThreadPoolExecutor(1) as threads:
+        stood = threads.submit(loop_pass.give_way)
+        stood.result(timeout=200 * LONGEST_PASS_S)  # blocks this loop

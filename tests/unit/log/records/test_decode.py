@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from unit.log.records.record_world import NOW_MS, batch_at, cells, forged, marker_at, record_rows, rows_of
 
 from barnabas.log.format.compression import Compression
-from barnabas.log.format.record_batch import read_header
+from barnabas.log.format.record_batch import HEADER_SIZE, TIMESTAMP_TYPE_MASK, read_header
 from barnabas.log.format.record_codec import ProducerFields, encode_batch, iter_records
+from barnabas.log.format.varint import decode_varint
 from barnabas.log.records import pure
 from barnabas.log.records.aborted import AbortedFilter
 from barnabas.log.records.columns import Columns
@@ -52,6 +53,29 @@ def test_views_have_what_the_broker_reads(codec, implementation, records, start,
     assert found == [(*record[:4], list(record[4])) for record in iter_records(batch) if start <= record[0] < end]
     lists = codec.lists_of(batch, read_header(batch), start, end)
     assert list(zip(*lists, strict=True)) == [record[:4] for record in found]
+
+
+@shared_fixtures
+@given(record_rows, st.sampled_from(list(Compression)))
+def test_spans_say_where_each_record_is(codec, records, compression):
+    """Records that are kept as they are, one after the other, are a batch again."""
+    stamps, keys, values, headers = (list(column) for column in zip(*records, strict=True))
+    batch = batch_at(5, values, keys=keys, timestamps_ms=stamps, headers=headers, compression=compression)
+    body, spans = codec.spans_of(batch, read_header(batch))
+    plain = encode_batch(values, keys=keys, timestamps_ms=stamps, headers=headers)[HEADER_SIZE:]
+    assert b"".join(body[start:end] for start, _, end, *_ in spans) == bytes(body) == plain
+    assert [decode_varint(body, start) for start, *_ in spans] == [(end - at, at) for _, at, end, *_ in spans]
+    assert [fields for _, _, _, *fields in spans] == [
+        [number, stamp, key, value is None] for number, (stamp, key, value, _) in enumerate(records)
+    ]
+
+
+def test_a_span_has_the_timestamp_that_readers_see(codec):
+    body = encode_batch([b"a", b"b"], timestamps_ms=[3, 4])[HEADER_SIZE:]
+    appended = forged(body, 2, base_ms=3, attributes=TIMESTAMP_TYPE_MASK)
+    stamp = read_header(appended).max_timestamp_ms
+    _, spans = codec.spans_of(appended, read_header(appended))
+    assert [span[4] for span in spans] == [stamp, stamp]
 
 
 def test_batches_of_several_buffers_from_the_middle_to_the_middle(codec):

@@ -54,7 +54,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("read", ["columns", "views", "lists"])
+@pytest.mark.parametrize("read", ["columns", "views", "lists", "spans"])
 @pytest.mark.parametrize(("fault", "body", "count", "number", "position"), FAULTS)
 def test_each_fault_is_named_with_its_record_and_position(
     codec, implementation, fault, body, count, number, position, read
@@ -65,6 +65,8 @@ def test_each_fault_is_named_with_its_record_and_position(
             codec.decode([batch])
         elif read == "lists":
             codec.lists_of(batch, read_header(batch))
+        elif read == "spans":
+            codec.spans_of(batch, read_header(batch))
         else:
             codec.records_of(batch, read_header(batch), implementation.RecordView)
     error = raised.value
@@ -85,6 +87,7 @@ def told(implementation: ModuleType, batch: bytes, start: int, end: int) -> list
         outcome(lambda: rows_of(codec.decode([batch], start, end))),
         outcome(lambda: fields_of(codec.records_of(batch, read_header(batch), view, start, end))),
         outcome(lambda: codec.lists_of(batch, read_header(batch), start, end)),
+        outcome(lambda: codec.spans_of(batch, read_header(batch))[1]),
     ]
 
 

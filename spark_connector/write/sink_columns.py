@@ -18,7 +18,7 @@ import pyarrow.compute
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType
 
 from barnabas.log.vocabulary.errors import InvalidConfigError, InvalidRequestError
-from barnabas.net.client.arrow.outgoing import STICKY, partitions_of_keys
+from barnabas.net.client.arrow.outgoing import STICKY, check_header_names, partitions_of_keys
 
 from ..common.schema import HEADERS_TYPE
 
@@ -147,11 +147,6 @@ def _columns(batch: pyarrow.RecordBatch) -> dict[str, pyarrow.Array]:
     if "key" in batch.schema.names and batch["key"].null_count < batch.num_rows:
         columns["key"] = batch["key"].cast(pyarrow.binary())
     if "headers" in batch.schema.names and batch["headers"].null_count < batch.num_rows:
-        columns["headers"] = _checked_headers(batch["headers"])
+        columns["headers"] = batch["headers"]
+        check_header_names("headers", columns["headers"])
     return columns
-
-
-def _checked_headers(column: pyarrow.Array) -> pyarrow.Array:
-    if column.flatten().field("key").null_count:
-        raise InvalidRequestError("a header has no key: filter the array, or give it a name")
-    return column

@@ -234,10 +234,16 @@ def _as_headers(name: str, column: pyarrow.Array) -> pyarrow.Array:
         raise InvalidRequestError(f"column {name!r} has the type {column.type}; headers are {_HEADERS}") from error
     if column.null_count:
         column = pc.fill_null(column, pyarrow.scalar([], _HEADERS))
-    pairs = column.values
+    check_header_names(name, column)
+    return column
+
+
+def check_header_names(name: str, column: pyarrow.Array) -> None:
+    """Of the rows of a list column of structs whose first field is the name, and not of what a slice leaves out. Raises
+    InvalidRequestError."""
+    pairs = column.flatten()
     if pairs.null_count or pairs.field(0).null_count:
         raise InvalidRequestError(f"column {name!r} has a header without a name: leave it out, or name it")
-    return column
 
 
 def _header_column(column: pyarrow.Array) -> HeaderColumn:

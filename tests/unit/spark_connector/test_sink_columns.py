@@ -119,7 +119,7 @@ def test_a_slice_and_an_empty_batch() -> None:
         ("value string, topic string", ("v", None), r'topic is null in 1 of 1 rows: .option\("topic", NAME\)'),
         ("value string, partition int", ("v", 3), "partition 3 of 1 rows: topic 't' has partitions 0 to 2"),
         ("value string, partition int", ("v", -1), "null leaves the choice to the key"),
-        ("value string, headers headers", ("v", [{"key": None, "value": b"1"}]), "a header has no key"),
+        ("value string, headers headers", ("v", [{"key": None, "value": b"1"}]), "a header without a name"),
     ],
 )
 def test_a_row_that_cannot_be_a_record(columns: str, row: tuple[object, ...], cure: str) -> None:

@@ -209,6 +209,15 @@ async def test_what_cannot_be_sent(table: Any, columns: dict[str, Any], message:
         await send(FakeCluster(topics={"t": 1}), pyarrow.table(table), **columns)
 
 
+async def test_a_header_without_a_name_outside_of_a_slice_is_not_sent() -> None:
+    headers = pyarrow.array([[None], [{"key": "h", "value": b"1"}], [None]], UNNAMED)
+    table = pyarrow.table({"v": ["x", "y", "z"], "h": headers})
+    cluster = FakeCluster(topics={"t": 1})
+    await send(cluster, table.slice(1, 1), value="v", headers="h")
+    with pytest.raises(InvalidRequestError, match="a header without a name"):
+        await send(cluster, table.slice(1, 2), value="v", headers="h")
+
+
 async def test_what_is_no_table_and_what_is_too_large() -> None:
     with pytest.raises(InvalidRequestError, match="Series is no table"):
         await send(FakeCluster(topics={"t": 1}), polars.Series(["x"]))

@@ -360,6 +360,37 @@ def test_closing_the_pool_ends_attempts() -> None:
     run_in_simulation(body)
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_close_does_not_wait_for_a_peer_that_reads_nothing(is_cancelled: bool) -> None:
+    """Nothing is due from it, so that no watch would end the connection."""
+
+    async def body(world: World) -> None:
+        server = await serve(world, Replies())
+        pool = pool_of(world, limits=ClientLimits(close_ms=50))
+        connection = await pool.get(*server.address)
+        for peer in server._connections:
+            peer._transport.pause_reading()
+        while not connection._transport.get_write_buffer_size():  # Small ones go there; large ones wait in the outbox.
+            connection.send_oneway(produce_request(records=bytes(10_000)))
+            await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        close = loop.create_task(pool.close())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if is_cancelled:
+            close.cancel()
+        await asyncio.wait([close], timeout=5)
+        close.cancel()
+        assert loop.time() - begin < 2
+        assert close.cancelled() == is_cancelled
+        await asyncio.wait([connection.closed], timeout=1)
+        assert connection.closed.done()
+        await server.close()
+
+    run_real(body)
+
+
 def test_a_close_of_the_pool_that_is_cancelled_anywhere_closes_all_connections_and_attempts() -> None:
     """One attempt waits for its time, because the address was dead before."""
 

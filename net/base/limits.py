@@ -51,6 +51,7 @@ class ClientLimits:
     max_frame_bytes: int = MAX_FRAME_BYTES
     max_requests_in_flight: int = 1_000  # Per connection.
     silence_ms: int = 1_000  # Without a received byte while responses are due; then the client sends a probe.
+    close_ms: int = 1_000  # At a close, what was written is dropped if the peer takes nothing of it for so long.
     reconnect_backoff_ms: int = 50  # Kafka's reconnect.backoff.ms, doubled per failure ...
     reconnect_backoff_max_ms: int = 1_000  # ... up to Kafka's reconnect.backoff.max.ms.
 

@@ -12,7 +12,6 @@ import asyncio
 import os
 import weakref
 from collections.abc import Iterable
-from contextlib import AsyncExitStack
 from random import Random
 from typing import Any, Final
 
@@ -39,6 +38,7 @@ from .silence import SilenceWatch
 from .tls import explain_handshake
 
 SOFTWARE = "barnabas-python"
+MOST_CLOSE_WAITS: Final = 10  # of `close_ms`, for a peer that reads slowly
 _SIGN_OF_LIFE = MetadataRequest(topics=())  # Cheap, harmless, and answered by every broker; an error is an answer, too.
 
 _OPEN: Final[weakref.WeakSet["RpcConnection"]] = weakref.WeakSet()
@@ -67,6 +67,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._greeting: asyncio.Future[None] = self._loop.create_future()
         self._is_greeted = False
         self._where = f"{address[0]}:{address[1]}"
+        self._close_s = limits.close_ms / 1000
         self._reader = FrameReader(limits.max_frame_bytes)
         self._codec = MsgpackCodec()
         self._last_correlation_id = 0
@@ -163,12 +164,25 @@ class RpcConnection(asyncio.BufferedProtocol):
             raise NetworkError(f"the connection to {self._where} was lost")
 
     async def close(self) -> None:
-        """Close; requests in flight fail with NetworkError."""
+        """Close; requests in flight fail with NetworkError. What was written leaves before, while the peer takes some of it in
+        each `close_ms`, up to `MOST_CLOSE_WAITS` times."""
         self._transport.close()
+        left = self._transport.get_write_buffer_size()
+        try:
+            for _ in range(MOST_CLOSE_WAITS):
+                await asyncio.wait([self.closed], timeout=self._close_s)
+                if self.closed.done():
+                    break
+                before, left = left, self._transport.get_write_buffer_size()
+                if left >= before:
+                    break
+        finally:
+            self.abort()
         await asyncio.wait([self.closed])
 
     def abort(self) -> None:
-        self._transport.abort()
+        if not self.closed.done():
+            self._transport.abort()
 
     # --- transport ---------------------------------------------------------------------------------------------------
 
@@ -375,10 +389,13 @@ class RpcPool:
         try:
             await asyncio.gather(*opening, return_exceptions=True)
         finally:
-            async with AsyncExitStack() as connections:
-                for connection in self._open.values():
-                    connections.push_async_callback(connection.close)
-                self._open.clear()
+            connections = list(self._open.values())
+            self._open.clear()
+            try:
+                await asyncio.gather(*(connection.close() for connection in connections))
+            finally:
+                for connection in connections:  # A close that is cancelled before its first step has closed nothing.
+                    connection.abort()
 
     async def _connect(self, address: tuple[str, int]) -> RpcConnection:
         _, not_before = self._failures.get(address, (0, 0.0))

@@ -21,7 +21,7 @@ from ...wire.network import Network
 from ...wire.rpc import RpcPool
 from ...wire.surroundings import SURROUNDINGS, new_random
 from .addresses import Address, parse_bootstrap
-from .coordinators import Coordinators
+from .coordinators import SLOW_CONNECT_S, Coordinators
 from .errors import (
     BarnabasError,
     BrokerNotAvailableError,
@@ -45,7 +45,6 @@ DEFAULT_BOOTSTRAP = "localhost:9092"
 REQUEST_TIMEOUT_MS = 30_000  # Kafka's request.timeout.ms.
 API_TIMEOUT_MS = 60_000  # Kafka's default.api.timeout.ms: a whole call with its retries.
 CONNECT_TIMEOUT_MS = 5_000  # A dead address must not use up the time for the next one.
-SLOW_CONNECT_S = 0.5  # Longer than any working handshake, even between continents.
 METADATA_MAX_AGE_MS = 300_000  # Kafka's metadata.max.age.ms: new partitions are noticed within this time.
 RETRY_BACKOFF_MS = 50
 RETRY_BACKOFF_MAX_MS = 1_000  # Kafka's retry.backoff.max.ms.
@@ -118,6 +117,7 @@ class Client:
         self._bulk = self._new_pool()
         try:
             await self.refresh()
+            self._check_open()
         except BaseException:
             await self._close_pools()
             raise

@@ -36,6 +36,7 @@ from ..group.group_positions import GroupPositions
 from ..group.listener import Listener, Listeners
 from ..group.ownership import Subscription
 from ..group.rebalancing import Rebalancing
+from ..group.session import LEAVE_TIMEOUT_MS
 from ..positions.offset_lookup import EARLIEST, LATEST, list_offsets
 from ..positions.offset_lookup import isolation_level as isolation_level_of
 from ..positions.partition_state import PartitionState
@@ -43,7 +44,7 @@ from ..positions.reading import Reading
 from ..serde.bad_records import Handler as BadRecordHandler
 from ..serde.serdes import AnyDeserializer
 from .consumer_config import (
-    CLOSE_COMMIT_TIMEOUT_MS,
+    CLOSE_TIMEOUT_MS,
     FOREVER_MS,
     MAX_POLL_BYTES,
     MAX_POLL_RECORDS,
@@ -246,7 +247,9 @@ class Consumer:
             self._commits.start(self._config.auto_commit_interval_ms)
 
     async def close(self) -> None:
-        """Commit (with auto_commit), revoke the partitions (`on_revoked`), leave the group, disconnect.
+        """Commit (with auto_commit), revoke the partitions (`on_revoked`), leave the group, disconnect: within 13 s, without the
+        time of `on_revoked`. The group is left also if the commit fails: at least 3 s are kept for that. If the coordinator
+        stands still, its successor is told.
 
         Auto-commit covers only the records returned before the last poll or the last step of `async for`, as at any other time:
         the handler of the last records may have failed. If they are finished too, call `commit()` before.
@@ -254,15 +257,19 @@ class Consumer:
         """
         if self._is_closed or not self._is_started or self._polling.is_closing:
             self._is_closed = True
+            if not self._is_started:
+                await self._client.close()  # It may be connecting.
             return
         check_loop(self._loop, "consumer")
         self._polling.close()
+        until_ms = self._client.clock.now_ms() + CLOSE_TIMEOUT_MS
+        leave_ms: float = LEAVE_TIMEOUT_MS  # of a caller that is cancelled meanwhile
         try:
-            await self._commits.stop(timeout_ms=CLOSE_COMMIT_TIMEOUT_MS)
-            if self._config.auto_commit and self._config.group is not None:
-                await self._commits.begin_done(timeout_ms=CLOSE_COMMIT_TIMEOUT_MS)
+            auto_commit = self._config.auto_commit and self._config.group is not None
+            await self._commits.finish(auto_commit=auto_commit, timeout_ms=CLOSE_TIMEOUT_MS - LEAVE_TIMEOUT_MS)
             if self._subscriber.session is not None:
                 await self._rebalancing.give_up_all()
+            leave_ms = max(leave_ms, until_ms - self._client.clock.now_ms())
         finally:
             self._is_closed = True
             # The last one ends first. Each does, also if the caller is cancelled in another one.
@@ -271,7 +278,7 @@ class Consumer:
                     parts.push_async_callback(close)
                 parts.callback(self._reading.stop_cursor)
                 if self._subscriber.session is not None:
-                    parts.push_async_callback(self._subscriber.session.leave)
+                    parts.push_async_callback(self._subscriber.session.leave, timeout_ms=leave_ms)
                 parts.push_async_callback(self._commits.close)
 
     # --- what to read ------------------------------------------------------------------------------------------------

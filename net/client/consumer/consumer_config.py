@@ -12,7 +12,7 @@ from ..group.classic_session import JOIN_GRACE_MS, ClassicSession
 from ..group.group_membership import MAX_WAIT_MS, GroupMembership
 from ..group.group_session import GroupSession
 from ..group.ownership import Subscription
-from ..group.session import Session
+from ..group.session import LEAVE_FAILOVER_MS, Session
 from ..positions.offset_lookup import EARLIEST, LATEST
 
 RESET_TIMES: dict[str, int | None] = {"latest": LATEST, "earliest": EARLIEST, "none": None}
@@ -24,7 +24,8 @@ MAX_POLL_BYTES = (
 FOREVER_MS = 86_400_000  # The timeout of each wait of `async for`.
 CLASSIC_SESSION_TIMEOUT_MS = 45_000  # Kafka's session.timeout.ms.
 HEARTBEATS_PER_SESSION = 3  # At least this many: one lost or late heartbeat does not cost the membership.
-CLOSE_COMMIT_TIMEOUT_MS = 10_000  # Long enough for a failover; closing must not hang if the cluster is unreachable.
+# Commits and the leave together. Without LEAVE_TIMEOUT_MS, which the leave has in any case, this is long enough for a failover.
+CLOSE_TIMEOUT_MS = LEAVE_FAILOVER_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

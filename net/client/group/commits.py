@@ -129,13 +129,15 @@ class Commits:
             await asyncio.sleep(interval_ms / 1000)
             await self.begin_done()
 
-    async def stop(self, *, timeout_ms: int) -> None:
-        """End the regular ones, and wait a while for those under way."""
+    async def finish(self, *, auto_commit: bool, timeout_ms: float) -> None:
+        """End the regular ones, wait for those under way and, with `auto_commit`, for the last one: together at most so long."""
         if self._regular is not None:
             self._regular.cancel()
             await asyncio.gather(self._regular, return_exceptions=True)
-        if self._under_way:
-            await asyncio.wait(list(self._under_way), timeout=timeout_ms / 1000)
+        last = {self.begin_done(timeout_ms=round(timeout_ms))} if auto_commit else set()
+        waited_for = self._under_way | last
+        if waited_for:
+            await asyncio.wait(waited_for, timeout=timeout_ms / 1000)
 
     async def close(self) -> None:
         """Nothing more is sent."""

@@ -92,7 +92,6 @@ class GroupMembership(Ownership):
     def heartbeat(self) -> ConsumerGroupHeartbeatRequest:
         """The next heartbeat: complete where we have news, otherwise short. A member waits for its answer."""
         assert self.state is not State.LEFT
-        self._may_be_member = True
         self._news_said = self._news
         if not self.must_tell:
             return ConsumerGroupHeartbeatRequest(
@@ -120,6 +119,11 @@ class GroupMembership(Ownership):
             max_wait_ms=self.max_wait_ms if self.state is State.MEMBER else 0,
             wants_offsets=True,
         )
+
+    def sending(self) -> None:
+        """A heartbeat leaves for the coordinator, which may take it whether its answer comes or not."""
+        if self.state is not State.LEFT:
+            self._may_be_member = True
 
     def answered(self, response: ConsumerGroupHeartbeatResponse) -> bool:
         """Process a response; return whether it changes anything."""

@@ -63,7 +63,8 @@ class GroupSession(Session):
 
     async def _ask(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse | None:
         """None: given up, because we have news."""
-        asking = asyncio.ensure_future(self._client.coordinators.ask(self.membership.group_id, request))
+        ask, membership = self._client.coordinators.ask, self.membership
+        asking = asyncio.ensure_future(ask(membership.group_id, request, on_sending=membership.sending))
         waking: asyncio.Future[Any] | None = None
         try:
             while request.max_wait_ms > 0 and not asking.done():

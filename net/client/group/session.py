@@ -11,6 +11,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 
 from barnabas.net.wire.protocol.requests import Request
 
@@ -22,7 +23,10 @@ from .ownership import Ownership, Subscription
 logger = logging.getLogger("barnabas.consumer")
 
 POLL_INTERVAL_EXCEEDED = "poll_interval_exceeded"  # why we leave, as `group explain` shows it
-LEAVE_TIMEOUT_MS = 3_000  # Closing must not hang on a coordinator that is gone; the session times out by itself.
+LEAVE_TIMEOUT_MS = 3_000  # Closing must not hang if no broker answers; the session times out by itself.
+# While other brokers answer, a leave is repeated for longer: a coordinator that stands still has a successor after some 9 s.
+LEAVE_FAILOVER_MS = 13_000
+SOME_BROKER_S = 1.0  # Any that is well answers by then, also behind one that does not accept connections.
 OnChange = Callable[[], None]
 OnError = Callable[[BarnabasError], None]
 
@@ -84,15 +88,16 @@ class Session(ABC):
         """The client has newer metadata: of use where the members assign."""
         return
 
-    async def leave(self) -> None:
-        """Stop, and tell the coordinator, if it can be reached soon. A caller that is cancelled waits for that, too, once."""
-        await see_through(self._stop)
+    async def leave(self, *, timeout_ms: float = LEAVE_FAILOVER_MS) -> None:
+        """Stop, and tell the coordinator, or its successor, within this time; see `LEAVE_TIMEOUT_MS` if no broker answers. A
+        caller that is cancelled waits for that, too, once."""
+        await see_through(partial(self._stop, timeout_ms))
 
-    async def _stop(self) -> None:
+    async def _stop(self, timeout_ms: float) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._leave()
+        await self._leave(timeout_ms=timeout_ms)
 
     async def _run(self) -> None:
         while True:
@@ -109,7 +114,7 @@ class Session(ABC):
                 pass
             self._wake.clear()
 
-    async def _leave(self, reason: str = "") -> None:
+    async def _leave(self, reason: str = "", *, timeout_ms: float = LEAVE_TIMEOUT_MS) -> None:
         """All partitions are lost; the coordinator is told, if we may be a member."""
         group_id, member_id = self.ownership.group_id, self.ownership.member_id
         request = self.ownership.leave(reason) or self._unconfirmed
@@ -117,8 +122,7 @@ class Session(ABC):
             return
         self._unconfirmed = request
         try:
-            async with asyncio.timeout(LEAVE_TIMEOUT_MS / 1000):  # A single attempt could take longer than that.
-                await self._client.coordinators.call(group_id, request, timeout_ms=LEAVE_TIMEOUT_MS)
+            await self._tell(request, timeout_ms)
         except (UnknownMemberIdError, FencedInstanceIdError):
             pass  # It is no member, or another one has its instance id.
         except (BarnabasError, TimeoutError) as error:
@@ -126,6 +130,25 @@ class Session(ABC):
             logger.info("leave not confirmed group=%s member=%s reason=%s", group_id, member_id, why)
             return
         self._unconfirmed = None
+
+    async def _tell(self, request: Request, timeout_ms: float) -> None:
+        """Raises BarnabasError, TimeoutError."""
+        until_ms = self._client.clock.now_ms() + timeout_ms
+        try:
+            await self._tell_once(request, min(timeout_ms, LEAVE_TIMEOUT_MS))
+        except (BarnabasError, TimeoutError) as error:
+            is_final = isinstance(error, BarnabasError) and not error.retriable
+            if is_final or timeout_ms <= LEAVE_TIMEOUT_MS:
+                raise
+        else:
+            return
+        async with asyncio.timeout(SOME_BROKER_S):
+            await self._client.refresh()
+        await self._tell_once(request, max(0, until_ms - self._client.clock.now_ms()))
+
+    async def _tell_once(self, request: Request, timeout_ms: float) -> None:
+        async with asyncio.timeout(timeout_ms / 1000):  # A single attempt could take longer than that.
+            await self._client.coordinators.call(self.ownership.group_id, request, timeout_ms=round(timeout_ms))
 
     async def _leave_idle(self) -> None:
         logger.warning(

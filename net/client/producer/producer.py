@@ -204,6 +204,8 @@ class Producer:
         transaction is aborted. Raises ConcurrentUseError on another event loop than that of the start."""
         if self._buffer.is_closed or not self._is_started:
             self._buffer.is_closed = True
+            if not self._is_started:
+                await self._client.close()  # It may be connecting.
             return
         check_loop(self._loop, "producer")
         try:

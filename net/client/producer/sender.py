@@ -158,7 +158,7 @@ class Sender:
     # --- sending -----------------------------------------------------------------------------------------------------
 
     def _pump(self, lane: _Lane) -> None:
-        while lane.ready and lane.in_flight < self._config.max_in_flight:
+        while not self._is_closed and lane.ready and lane.in_flight < self._config.max_in_flight:
             connection = self._client.peek(lane.node_id)
             if connection is None:
                 if lane.opening is None:

@@ -171,7 +171,11 @@ class ShareConsumer:
     async def close(self) -> None:
         """Send what is acknowledged, release the other records, and leave the group. Raises ConcurrentUseError on another
         event loop than that of the start."""
-        if self._is_closed or self._membership is None:
+        if self._is_closed:
+            return
+        if self._membership is None:
+            self._is_closed = True
+            await self._client.close()  # It may be connecting.
             return
         check_loop(self._loop, "share consumer")
         try:

@@ -65,9 +65,10 @@ class ShareMembership:
     async def _beat(self) -> float:
         """Return the time until the next heartbeat, in ms."""
         try:
-            self._may_be_member = True
             answer: ConsumerGroupHeartbeatResponse
-            answer = await self._client.coordinators.ask(self._group, self._request(self._epoch))
+            answer = await self._client.coordinators.ask(
+                self._group, self._request(self._epoch), on_sending=self._sending
+            )
         except (UnknownMemberIdError, FencedMemberEpochError):
             self._epoch = _JOIN
             return 0
@@ -85,6 +86,9 @@ class ShareMembership:
             )
             self._on_change()
         return answer.heartbeat_interval_ms
+
+    def _sending(self) -> None:
+        self._may_be_member = True
 
     def _request(self, epoch: int) -> ShareGroupHeartbeatRequest:
         return ShareGroupHeartbeatRequest(

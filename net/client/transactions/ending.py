@@ -121,11 +121,13 @@ class Transactions:
     async def close(self) -> None:
         """Abort what is open. What is in doubt stays so."""
         if self.machine.phase is Phase.OPEN:
-            await self.abort()
+            self._end_with(self._abort())
         if self._ending is not None and not self._ending.done():
-            await asyncio.wait([self._ending], timeout=ABORT_WAIT_MS / 1000)
-            self._ending.cancel()
-            await asyncio.gather(self._ending, return_exceptions=True)
+            try:
+                await asyncio.wait([self._ending], timeout=ABORT_WAIT_MS / 1000)
+            finally:
+                self._ending.cancel()
+                await asyncio.gather(self._ending, return_exceptions=True)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

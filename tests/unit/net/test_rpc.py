@@ -18,7 +18,7 @@ from barnabas.net.wire.network import Network
 from barnabas.net.wire.protocol.api_keys import ApiKey
 from barnabas.net.wire.protocol.msgpack import MsgpackCodec, ServerHello, write_hello
 from barnabas.net.wire.protocol.responses import ProduceResponse
-from barnabas.net.wire.rpc import RpcConnection, RpcPool
+from barnabas.net.wire.rpc import MOST_CLOSE_WAITS, RpcConnection, RpcPool
 
 
 class Replies:
@@ -358,6 +358,74 @@ def test_closing_the_pool_ends_attempts() -> None:
             await task
 
     run_in_simulation(body)
+
+
+class _SlowlyTaken:
+    """A transport whose peer takes some bytes between two looks."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = sizes
+        self.aborted = asyncio.Event()
+
+    def close(self) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return self.sizes.pop(0)
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "looks_left"), [([9, 8, 7, 7, 5], 1), (list(range(30, 0, -1)), 30 - MOST_CLOSE_WAITS - 1)]
+)
+def test_a_close_waits_while_the_peer_takes_what_was_written(sizes: list[int], looks_left: int) -> None:
+    async def body(world: World) -> None:
+        server = await serve(world, Replies())
+        pool = pool_of(world, limits=ClientLimits(close_ms=1))
+        connection = await pool.get(*server.address)
+        real, slow = connection._transport, _SlowlyTaken(sizes)
+        connection._transport = slow
+        closing = asyncio.create_task(connection.close())
+        await slow.aborted.wait()
+        assert len(sizes) == looks_left
+        real.abort()
+        await closing
+        await server.close()
+
+    run_real(body)
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_close_does_not_wait_for_a_peer_that_reads_nothing(is_cancelled: bool) -> None:
+    """Nothing is due from it, so that no watch would end the connection."""
+
+    async def body(world: World) -> None:
+        server = await serve(world, Replies())
+        pool = pool_of(world, limits=ClientLimits(close_ms=50))
+        connection = await pool.get(*server.address)
+        for peer in server._connections:
+            peer._transport.pause_reading()
+        while not connection._transport.get_write_buffer_size():  # Small ones go there; large ones wait in the outbox.
+            connection.send_oneway(produce_request(records=bytes(10_000)))
+            await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        close = loop.create_task(pool.close())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if is_cancelled:
+            close.cancel()
+        await asyncio.wait([close], timeout=5)
+        close.cancel()
+        assert loop.time() - begin < 2
+        assert close.cancelled() == is_cancelled
+        await asyncio.wait([connection.closed], timeout=1)
+        assert connection.closed.done()
+        await server.close()
+
+    run_real(body)
 
 
 def test_a_close_of_the_pool_that_is_cancelled_anywhere_closes_all_connections_and_attempts() -> None:

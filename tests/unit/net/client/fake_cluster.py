@@ -20,7 +20,7 @@ from barnabas.log.segment.producer_state import ProducerState
 from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, NetworkError, RecordTooLargeError, error_for
 from barnabas.log.vocabulary.group_messages import CommittedOffset, PartitionOutcome
 from barnabas.log.vocabulary.topic_partition import TopicPartition
-from barnabas.net.client.connection.client import Client
+from barnabas.net.client.connection.client import CONNECT_TIMEOUT_MS, Client
 from barnabas.net.client.connection.errors import BufferExhaustedError
 from barnabas.net.wire.protocol import group_responses as g
 from barnabas.net.wire.protocol import requests as q
@@ -29,6 +29,7 @@ from barnabas.net.wire.protocol.api_keys import ApiKey
 from barnabas.net.wire.protocol.apis import key_of
 
 HANG = object()
+SILENCE_S = 3.0  # After a request, a connection to a frozen broker is given up (`net.wire.silence`).
 BOOTSTRAP = ("fake", 9000)
 Script = Callable[[int, Any], Any]
 
@@ -112,6 +113,7 @@ class FakeCluster:
     def __init__(self, *, brokers: int = 1, topics: dict[str, int] | None = None) -> None:
         self.nodes = {node_id: ("fake", 9000 + node_id) for node_id in range(brokers)}
         self.down: set[int] = set()
+        self.frozen: set[int] = set()  # They accept connections, and say nothing.
         self.controller = 0
         self.bootstrap_node: int | None = None  # Answers at the clients' bootstrap address, and only there.
         self.logs: dict[TopicPartition, FakeLog] = {}
@@ -401,6 +403,7 @@ class FakeConnection:
         self.is_open = True
         self.tasks: set[asyncio.Task[None]] = set()
         self.pending: set[asyncio.Future[Any]] = set()
+        self.silence: asyncio.TimerHandle | None = None
         cluster.connections.append(self)
 
     @property
@@ -418,6 +421,9 @@ class FakeConnection:
         future.add_done_callback(self.pending.discard)
         timer = loop.call_later(timeout_ms / 1000, self._resolve, future, error_for(7, "no answer in time"))
         future.add_done_callback(lambda _: timer.cancel())
+        if self.node_id in self.cluster.frozen:
+            self.silence = self.silence or loop.call_later(SILENCE_S, self.lose)
+            return future
         found = self.cluster.answer(self.node_id, request)
         if asyncio.iscoroutine(found):
             task = asyncio.ensure_future(self._later(future, found))
@@ -450,6 +456,8 @@ class FakeConnection:
 
     def lose(self) -> None:
         self.is_open = False
+        if self.silence is not None:
+            self.silence.cancel()
         for task in list(self.tasks):
             task.cancel()
         for future in list(self.pending):
@@ -466,6 +474,7 @@ class FakePool:
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
         self.open: dict[tuple[str, int], FakeConnection] = {}
+        self.attempts: dict[int, float] = {}  # at frozen brokers, since when; all callers share one
 
     def peek(self, host: str, port: int) -> FakeConnection | None:
         found = self.open.get((host, port))
@@ -480,9 +489,17 @@ class FakePool:
             await asyncio.sleep(0.05)
             raise NetworkError(f"cannot connect to {host}:{port}: Connection refused")
         found = self.peek(host, port)
+        if found is None and node_id in self.cluster.frozen:
+            await self._attempt_in_vain(node_id)
         if found is None:
             found = self.open[host, port] = FakeConnection(self.cluster, node_id)
         return found
+
+    async def _attempt_in_vain(self, node_id: int) -> None:
+        now = asyncio.get_running_loop().time()
+        await asyncio.sleep(self.attempts.setdefault(node_id, now) + CONNECT_TIMEOUT_MS / 1000 - now)
+        self.attempts.pop(node_id, None)
+        raise NetworkError(f"broker {node_id} did not answer within {CONNECT_TIMEOUT_MS} ms")
 
     async def close(self) -> None:
         for connection in self.open.values():

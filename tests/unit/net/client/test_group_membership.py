@@ -33,7 +33,9 @@ class Member:
         if self.machine.state is State.LEFT:
             return
         try:
-            told = self.bench.heartbeat(self.machine.heartbeat())
+            request = self.machine.heartbeat()
+            self.machine.sending()
+            told = self.bench.heartbeat(request)
             if is_answer_lost:
                 raise NetworkError("the answer was lost")
         except BarnabasError as error:
@@ -101,6 +103,7 @@ def test_a_member_whose_instance_id_another_one_has_need_not_leave() -> None:
     """The coordinator would refuse it, and tell its operator of a member that was fenced."""
     machine = GroupMembership(GROUP, "m", Subscription(topics=("t",)), instance_id="i")
     machine.heartbeat()
+    machine.sending()
     assert machine.failed(UnreleasedInstanceIdError("in use")) is Verdict.RETRY
     assert machine.leave() is None
 

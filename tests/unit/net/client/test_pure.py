@@ -184,6 +184,7 @@ def answer(epoch: int, *partitions: int, news: bool = True) -> ConsumerGroupHear
 def member() -> GroupMembership:
     machine = GroupMembership("g", "m", Subscription(topics=("t",)))
     machine.heartbeat()
+    machine.sending()
     machine.answered(answer(1, 0, 1))
     machine.adopted(machine.change().adopt)
     return machine
@@ -253,6 +254,7 @@ def test_leaving_and_coming_back() -> None:
     assert machine.heartbeat().member_epoch == 0
     machine.subscribe(Subscription(topics=("u",)))
     assert machine.heartbeat().subscribed_topics == ("u",)
+    machine.sending()
     assert machine.leave() is not None
     assert machine.leave() is None  # It has left already.
 
@@ -265,6 +267,10 @@ def test_who_may_be_known_to_the_coordinator_leaves() -> None:
     assert fenced.leave() is not None  # The coordinator knows it, at another epoch.
     static = GroupMembership("g", "m", Subscription(topics=("t",)), instance_id="i")
     static.heartbeat()
+    assert static.leave() is None  # The heartbeat has not left this process.
+    static.rejoin()
+    static.heartbeat()
+    static.sending()
     farewell = static.leave("shutdown")
     assert farewell is not None
     assert (farewell.member_id, farewell.member_epoch, farewell.instance_id) == ("m", -2, "i")

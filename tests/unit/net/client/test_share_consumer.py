@@ -78,7 +78,10 @@ class Broker:
         await asyncio.sleep(self.leave_s)
         self.has_member = False
 
-    async def _heartbeat(self, group: str, request: Any) -> ConsumerGroupHeartbeatResponse:
+    async def _heartbeat(
+        self, group: str, request: Any, *, on_sending: Callable[[], None]
+    ) -> ConsumerGroupHeartbeatResponse:
+        on_sending()
         self.has_member = True
         await self.answers_joins.wait()
         assigned = (TopicPartitions(topic="t", partitions=(0,)),)

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from ..format.compression import compress, compression_of
 from ..format.record_batch import (
+    COMPRESSION_MASK,
     CRC_COVERS_FROM,
     DELETE_HORIZON_MASK,
     HEADER,
@@ -37,10 +38,13 @@ from ..format.varint import decode_varint, encode_varint
 from ..records.codec import spans_of
 from ..records.section import Span
 from ..segment.producer_state import LastBatch
+from ..settings.kinds import MAX_INT64
 from .cleaner_offset_map import OffsetMap
 from .cleaner_transactions import CleanedTransactions
 
 _NO_EPOCH = -1
+_MIN_INT64 = -MAX_INT64 - 1
+_EMPTIED_MASK = DELETE_HORIZON_MASK | COMPRESSION_MASK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +75,8 @@ class BatchCleaner:
         self._transactions = transactions
         self._last_batches = last_batches
         self._now_ms = now_ms
-        self._new_horizon_ms = now_ms + delete_retention_ms
+        # The largest retention keeps tombstones forever.
+        self._new_horizon_ms = min(now_ms + delete_retention_ms, MAX_INT64)
         self._epoch = _NO_EPOCH
         self.next_horizon_ms: int | None = (
             None  # the earliest horizon among the batches that stayed: the next cleaning is due then
@@ -128,12 +133,19 @@ class BatchCleaner:
         return not self._offsets.is_superseded(key, offset)
 
     def _with_horizon(self, header: BatchHeader, records: Buffer, kept: list[Span]) -> CleanedBatch:
-        """The horizon replaces the base timestamp, so the timestamp of each record is encoded again."""
+        """The horizon replaces the base timestamp, so the timestamp of each record is encoded again.
+
+        A timestamp that is too far before the horizon for 64 bits becomes the earliest that is not: readers stop at others.
+        """
         shift_ms = header.base_timestamp_ms - self._new_horizon_ms
         parts: list[bytes] = []
         for _, content, end, *_ in kept:
             delta_ms, behind = decode_varint(records, content + 1)
-            fields = (records[content : content + 1], encode_varint(delta_ms + shift_ms), records[behind:end])
+            fields = (
+                records[content : content + 1],
+                encode_varint(max(delta_ms + shift_ms, _MIN_INT64)),
+                records[behind:end],
+            )
             record = b"".join(fields)
             parts += (encode_varint(len(record)), record)
         return _rewritten(header, b"".join(parts), kept, horizon_ms=self._new_horizon_ms)
@@ -171,11 +183,14 @@ def _rewritten(header: BatchHeader, body: bytes, kept: list[Span], *, horizon_ms
 
 
 def _emptied(header: BatchHeader, *, keeps_producer: bool) -> CleanedBatch:
-    """Without a producer, a replay of the log does not take the header of a transactional batch for an open transaction."""
+    """Without a producer, a replay of the log does not take the header of a transactional batch for an open transaction.
+
+    It names no codec, as in Kafka: most codecs cannot read an empty body.
+    """
     return _sealed(
         header,
         b"",
-        attributes=header.attributes & ~DELETE_HORIZON_MASK if keeps_producer else 0,
+        attributes=header.attributes & ~_EMPTIED_MASK if keeps_producer else 0,
         base_timestamp_ms=NO_TIMESTAMP,
         max_timestamp_ms=header.max_timestamp_ms,
         record_count=0,

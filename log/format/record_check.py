@@ -22,6 +22,8 @@ UNPACKED_RATIO: Final = 32
 _USUAL_MESSAGE_BYTES: Final = 1024 * 1024  # A topic with a smaller limit has small batches, which may shrink better.
 _CONTINUES: Final = 0x80
 _MAX_VARINT_BYTES: Final = 10
+_MAX_INT64: Final = 2**63 - 1
+_NEAR_LIMIT_MS: Final = _MAX_INT64 - 64  # from here on, a delta of one byte may lead beyond 64 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,9 @@ def checked_records(
 ) -> Iterator[bytes]:
     """The unpacked records of a batch in pieces, each checked before it is passed on."""
     packed = memoryview(batches)[header.position + HEADER_SIZE : header.position + header.size_bytes]
-    walk = RecordWalk(header.record_count, needs_keys=rules.needs_keys, pause=pause)
+    walk = RecordWalk(
+        header.record_count, needs_keys=rules.needs_keys, base_timestamp_ms=header.base_timestamp_ms, pause=pause
+    )
     pieces = decompressed_pieces(packed, compression_of(header.compression), max_bytes=rules.max_unpacked_bytes)
     try:
         for number, piece in enumerate(pieces):
@@ -84,7 +88,10 @@ def checked_records(
 class RecordWalk:
     """Call `feed` with all pieces of a batch's records in order, then `finish`. Raises InvalidRecordError."""
 
-    def __init__(self, count: int, *, needs_keys: bool, pause: Callable[[], None] = no_pause) -> None:
+    def __init__(
+        self, count: int, *, needs_keys: bool, base_timestamp_ms: int = 0, pause: Callable[[], None] = no_pause
+    ) -> None:
+        self._base_timestamp_ms = base_timestamp_ms
         self._count = count  # 0 <= _number <= _count
         self._needs_keys = needs_keys
         self._pause = pause
@@ -117,15 +124,16 @@ class RecordWalk:
     def _walk(self, data: bytes) -> int:
         """Check the whole records at the front of `data`; return the position of their end.
 
-        Inlined, as `record_scan` is: numbers of one byte (most of them) are read without a call.
+        Inlined: numbers of one byte (most of them) are read without a call.
         """
         self._wanted_bytes = 0
         number, count, needs_keys = self._number, self._count, self._needs_keys
+        near = _CONTINUES if abs(self._base_timestamp_ms) < _NEAR_LIMIT_MS else 0
         position = 0
         try:
             while number < count and (bounds := self._record_at(data, position)) is not None:
                 at, end = bounds
-                at = at + 2 if data[at + 1] < _CONTINUES else decode_varint(data, at + 1)[1]  # attributes, timestamp
+                at = at + 2 if data[at + 1] < near else self._behind_timestamp(data, at + 1)  # attributes, timestamp
                 byte = data[at]
                 delta, at = ((byte >> 1) ^ -(byte & 1), at + 1) if byte < _CONTINUES else decode_varint(data, at)
                 byte = data[at]
@@ -167,6 +175,12 @@ class RecordWalk:
             self._wanted_bytes = end - position
             return None
         return begin, end
+
+    def _behind_timestamp(self, data: bytes, position: int) -> int:
+        delta_ms, position = decode_varint(data, position)
+        if not -_MAX_INT64 - 1 <= self._base_timestamp_ms + delta_ms <= _MAX_INT64:
+            raise InvalidRecordError(f"the timestamp of record {self._number} of a batch has more than 64 bits")
+        return position
 
     def _refused(self, delta: int) -> InvalidRecordError:
         if delta != self._number:

@@ -282,4 +282,5 @@ def _read_field(record: memoryview, position: int) -> tuple[bytes | None, int]:
 def _body(buffer: Buffer, header: BatchHeader) -> memoryview:
     packed = memoryview(buffer)[header.position + HEADER_SIZE : header.position + header.size_bytes]
     codec = header.compression
-    return memoryview(decompress(packed, compression_of(codec))) if codec else packed
+    # A batch that an earlier version of compaction has emptied may still name a codec.
+    return memoryview(decompress(packed, compression_of(codec))) if codec and packed else packed

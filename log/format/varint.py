@@ -5,6 +5,7 @@ from ..vocabulary.errors import CorruptRecordError
 _TABLE_LIMIT = 65_536  # smaller numbers are looked up; a table of all lengths that clients choose would be unlimited
 _MAX_VARINT_BITS = 70  # ten bytes of seven bits hold an i64; an eleventh is invalid
 _MAX_FIRST_TWO_BYTES = 8192
+_MAX_VARINT = 2**64 - 1  # before zigzag
 
 
 def encode_varint(number: int) -> bytes:
@@ -19,7 +20,7 @@ def encode_varint(number: int) -> bytes:
 
 
 def decode_varint(buffer: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
-    """Return (number, position after it). Raises CorruptRecordError if it is truncated or too long."""
+    """Return (number, position after it). Raises CorruptRecordError if it is truncated or has more than 64 bits."""
     shift = 0
     rest = 0
     try:
@@ -28,6 +29,8 @@ def decode_varint(buffer: bytes | bytearray | memoryview, position: int) -> tupl
             position += 1
             rest |= (byte & 0x7F) << shift
             if byte < 0x80:
+                if rest > _MAX_VARINT:
+                    raise CorruptRecordError("a number in a record has more than 64 bits")
                 return (rest >> 1) ^ -(rest & 1), position
             shift += 7
             if shift >= _MAX_VARINT_BITS:

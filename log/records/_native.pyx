@@ -47,6 +47,7 @@ cdef enum:
     MIN_SPARE_BYTES = 65536  # Smaller blocks come from a heap whose pages stay with the process.
     MAX_SPARE_BYTES = 16777216  # Together: those of a table that is read while the next one is decoded, with 1 MB or more each.
     SPARE_BLOCKS = 32
+    SPANS_AT_ONCE = 1024  # Half a millisecond.
 
 cdef int CUT_NUMBER = Fault.CUT_NUMBER
 cdef int LONG_NUMBER = Fault.LONG_NUMBER
@@ -357,7 +358,8 @@ def read_lists(section):
 
 
 def read_spans(section):
-    """Where each record is, wanted or not. Raises DamagedRecordsError."""
+    """Where each record is, wanted or not. Raises DamagedRecordsError. Other threads run after each
+    `SPANS_AT_ONCE`: a batch may have a million records, and compaction reads it beside the event loop."""
     cdef Reading reading = Reading(section)
     cdef list found = []
     cdef Py_ssize_t number, start, content
@@ -365,6 +367,9 @@ def read_spans(section):
     cdef Parsed record
     cdef int fault
     for number in range(reading.record_count):
+        if number % SPANS_AT_ONCE == SPANS_AT_ONCE - 1:
+            with nogil:
+                pass
         start = content = reading.scan.at
         fault = read_number(reading.scan.body, &content, reading.scan.size, &length)
         if not fault:

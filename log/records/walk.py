@@ -72,7 +72,8 @@ def section_of(buffer: Buffer, header: BatchHeader, start_offset: int, end_offse
     """Decompress the records of a batch. Raises CorruptRecordError, UnsupportedCompressionError."""
     check_offsets(header)
     packed = memoryview(buffer)[header.position + HEADER_SIZE : header.position + header.size_bytes]
-    body = decompress(packed, compression_of(header.compression)) if header.compression else packed
+    # A batch that an earlier version of compaction has emptied may still name a codec.
+    body = decompress(packed, compression_of(header.compression)) if header.compression and packed else packed
     if header.record_count > len(body) // _MIN_RECORD_BYTES:
         raise CorruptRecordError(f"a record batch announces {header.record_count} records in {len(body)} bytes")
     return Section(

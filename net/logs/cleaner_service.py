@@ -58,7 +58,7 @@ class Throttle:
         *,
         give_way: Callable[[], None],
         now_s: Callable[[], float] = time.perf_counter,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self._max_bytes_per_second = max_bytes_per_second
         self._give_way = give_way
@@ -89,14 +89,19 @@ class CleanerService:
         config: BrokerConfig,
         clock: Clock,
         is_current: Callable[[], bool],
+        stopping: threading.Event | None = None,
     ) -> None:
+        """`stopping` ends the waits of the throttle for good. At a low rate one takes hours, and a stop waits for the thread."""
         self._clock = clock
         self._logs = logs
         self._backoff_ms = config.log_cleaner_backoff_ms
         self._is_enabled = config.log_cleaner_enable
         self._is_current = is_current  # whether the metadata shows this broker's own registration
+        self._stopping = threading.Event() if stopping is None else stopping
         loop_pass = LoopPass(asyncio.get_running_loop())
-        throttle = Throttle(config.log_cleaner_io_max_bytes_per_second, give_way=loop_pass.give_way)
+        throttle = Throttle(
+            config.log_cleaner_io_max_bytes_per_second, give_way=loop_pass.give_way, sleep=self._stopping.wait
+        )
         self.cleaner = LogCleaner(
             logs, files, map_size_bytes=config.log_cleaner_dedupe_buffer_size, worked=throttle.worked
         )
@@ -119,7 +124,7 @@ class CleanerService:
             folder = self.cleaner.finished(cleaning, self._clock.wall_ms())
             if folder is not None:
                 write = partial(self._logs.checkpoints.write_cleaned, folder)
-                await _to_its_end(asyncio.get_running_loop().run_in_executor(None, write), cleaning)
+                await self._to_its_end(asyncio.get_running_loop().run_in_executor(None, write), cleaning)
             return True
         except CleaningAborted:
             logger.info("event=aborted partition=%s cause=its log has changed", cleaning.log.topic_partition)
@@ -131,19 +136,19 @@ class CleanerService:
         loop = asyncio.get_running_loop()
         try:
             for step in cleaning.steps():
-                await _to_its_end(loop.run_in_executor(None, step), cleaning)
+                await self._to_its_end(loop.run_in_executor(None, step), cleaning)
         except BaseException:
             cleaning.abandon()
             raise
 
-
-async def _to_its_end(work: "asyncio.Future[None]", cleaning: Cleaning) -> None:
-    """Wait for the thread even if this is cancelled: the canceller closes the logs next, and no thread may use them then."""
-    try:
-        await asyncio.shield(work)
-    except asyncio.CancelledError:
-        cleaning.stop()
-        await asyncio.wait([work])
-        if not work.cancelled():
-            work.exception()  # it was asked to end, so its error does not matter
-        raise
+    async def _to_its_end(self, work: "asyncio.Future[None]", cleaning: Cleaning) -> None:
+        """Wait for the thread even if this is cancelled: the canceller closes the logs next, and no thread may use them then."""
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            cleaning.stop()
+            self._stopping.set()
+            await asyncio.wait([work])
+            if not work.cancelled():
+                work.exception()  # it was asked to end, so its error does not matter
+            raise

@@ -16,8 +16,11 @@ from barnabas.log.compaction.cleaner_offset_map import ENTRY_BYTES
 from barnabas.log.compaction.cleaning import CleaningAborted
 from barnabas.log.disk.files import RealFiles
 from barnabas.log.format import record_codec
+from barnabas.log.format.compression import Compression
 from barnabas.log.format.record_batch import iter_headers
 from barnabas.log.format.record_codec import ProducerFields
+from barnabas.log.format.varint import encode_varint
+from barnabas.log.records.codec import decode
 from barnabas.log.settings.config import LogConfig
 from barnabas.log.vocabulary.errors import (
     CorruptRecordError,
@@ -133,6 +136,24 @@ def test_the_last_batch_of_a_producer_stays_as_a_header_and_its_sequence_goes_on
     assert produce(follower, 7, 6, (b"k", b"v6")) == log.log_end_offset
 
 
+@pytest.mark.parametrize("codec", list(Compression))
+def test_readers_and_cleaners_of_a_copy_read_on_behind_the_header_of_a_compressed_batch(codec):
+    disk, copy = SimulatedDisk(), SimulatedDisk()
+    log, follower = open_log(disk, config=COMPACT), open_log(copy, config=COMPACT)
+    append_keyed(
+        log, (b"k", b"v"), compression=codec, producer=ProducerFields(producer_id=7, base_sequence=0, producer_epoch=0)
+    )
+    append_keyed(log, (b"k", b"of another producer"))
+    fill(log)
+    clean(log, disk)
+    (kept,) = [header for header in headers(log) if header.producer_id == 7]
+    assert (kept.record_count, kept.compression) == (0, 0)
+    follower.append_as_follower(read_all(log))
+    follower.set_high_watermark(follower.log_end_offset)
+    assert clean(follower, copy) == sealed_end(follower)
+    assert decode([read_all(follower)]).next_offset == log.log_end_offset
+
+
 def test_where_an_epoch_began_stays_known_to_whoever_learns_it_from_the_batches():
     disk = SimulatedDisk()
     log = open_log(disk, config=COMPACT)
@@ -174,6 +195,25 @@ def test_a_tombstone_goes_with_the_first_cleaning_behind_its_delete_horizon():
     assert dirty_part_of(log, end, now_ms=NOW_MS + 100 + DAY_MS, horizon_ms=cleaning.next_horizon_ms).is_due
     clean(log, disk, from_offset=end, now_ms=NOW_MS + 100 + DAY_MS)
     assert [found for found in records_in(log) if found[0] < 3] == [(1, b"other", b"stays")]
+
+
+@pytest.mark.parametrize("timestamp_ms", [-(2**63), -1, 0, NOW_MS, 2**63 - 1])
+@pytest.mark.parametrize("retention_ms", [0, DAY_MS, 2**63 - 1])
+def test_tombstones_of_any_time_can_be_read_whatever_their_horizon(timestamp_ms, retention_ms):
+    disk = SimulatedDisk()
+    log = open_log(disk, config=replace(COMPACT, delete_retention_ms=retention_ms))
+    delta = encode_varint(timestamp_ms)
+    record = b"\x00" + delta + b"\x00\x02k\x01\x00"
+    body = encode_varint(len(record)) + record
+    batch = record_codec.seal_batch(body, 1, 0, 0, NOW_MS, ProducerFields())
+    log.append_as_leader(bytearray(batch), leader_epoch=0, now_ms=NOW_MS)
+    fill(log)
+    clean(log, disk)
+    assert headers(log)[0].delete_horizon_ms == min(NOW_MS + retention_ms, 2**63 - 1)
+    columns = decode([read_all(log)])
+    assert columns.count == 21
+    found = memoryview(columns.timestamps_ms).cast("B").cast("q")[0]
+    assert found == max(timestamp_ms, headers(log)[0].base_timestamp_ms - 2**63)
 
 
 def test_aborted_records_go_and_their_markers_follow_when_nobody_needs_them():

@@ -16,7 +16,9 @@ from barnabas.log.format.compression import (
 )
 from barnabas.log.format.record_batch import HEADER_SIZE
 from barnabas.log.format.record_check import PAUSE_AFTER, UNPACKED_RATIO, RecordRules, RecordWalk, check_batches
-from barnabas.log.format.record_codec import encode_batch
+from barnabas.log.format.record_codec import ProducerFields, encode_batch, seal_batch
+from barnabas.log.format.varint import encode_varint
+from barnabas.log.records.codec import decode
 from barnabas.log.vocabulary.errors import CorruptRecordError, InvalidRecordError, RecordTooLargeError
 
 RULES = RecordRules(needs_keys=False, max_message_bytes=1 << 20)
@@ -69,12 +71,27 @@ def test_nonsense_never_raises_anything_else(data: bytes, count: int, piece_byte
         (b"\x0e\x00\x00\x02\x01\x02a\x00", 1, "offset delta 1"),
         (b"\x0c\x00\x00\x00\x01\x01\x80", 1, "truncated inside a number"),
         (b"\x10\x00\x00\x00\x01\x01\x02\x01\x00", 1, "has no name"),
+        (b"\x1e\x00\x00\x00" + b"\xff" * 9 + b"\x03\x01\x00", 1, "more than 64 bits"),
         (b"\x0c\x00\x00\x00\x01\x01\x7e", 1, r"number of headers \(63\)"),
     ],
 )
 def test_what_no_consumer_could_read_is_refused(data: bytes, count: int, told: str) -> None:
     with pytest.raises(InvalidRecordError, match=told):
         walk(data, count)
+
+
+@given(st.integers(-(2**63), 2**63 - 1) | st.sampled_from([2**63 - 1, 2**63 - 64, -(2**63), 63 - 2**63]),
+       st.integers(-(2**64), 2**64) | st.integers(-64, 63))  # fmt: skip
+def test_a_timestamp_is_taken_if_readers_can_read_it(base_ms: int, delta_ms: int) -> None:
+    record = b"\x00" + encode_varint(delta_ms) + b"\x00\x01\x01\x00"
+    batch = seal_batch(encode_varint(len(record)) + record, 1, 0, base_ms, 1, ProducerFields())
+    try:
+        decode([batch])
+    except CorruptRecordError:
+        with pytest.raises(InvalidRecordError, match="more than 64 bits"):
+            check_batches(batch, RULES)
+    else:
+        check_batches(batch, RULES)
 
 
 def test_a_number_may_take_more_bytes_than_it_needs() -> None:

@@ -24,7 +24,7 @@ SETTINGS = {"node.id": "0", "log.dirs": "/data", "log.cleaner.backoff.ms": "1000
 
 
 class World:
-    def __init__(self, disk: SimulatedDisk, **settings: str) -> None:
+    def __init__(self, disk: SimulatedDisk, stopping: threading.Event | None = None, **settings: str) -> None:
         self.disk = disk
         self.clock = SimulatedClock(asyncio.get_running_loop())
         self.logs = LogManager(disk, ["/data"], node_id=0)
@@ -36,6 +36,7 @@ class World:
             config=load(None, SETTINGS | settings, {}),
             clock=self.clock,
             is_current=lambda: self.is_current,
+            stopping=stopping,
         )
         self.running = asyncio.create_task(self.service.run())
 
@@ -161,6 +162,31 @@ def test_the_throttle_keeps_the_rate_and_gives_way_after_each_stretch() -> None:
         now[0] += STRETCH_S / 2
         free.worked(1 << 20)
     assert not slept and len(given_way) == 5
+
+
+class Waiting(threading.Event):
+    """Tells when a thread waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.begun.set()
+        return super().wait(timeout)
+
+
+async def test_a_stop_ends_the_wait_of_a_throttled_thread() -> None:
+    stopping = Waiting()
+    settings = {"log.cleaner.backoff.ms": "5", "log.cleaner.io.max.bytes.per.second": "1"}
+    world = World(SimulatedDisk(), stopping, **settings)
+    log = world.log(DIRTY)
+    assert await asyncio.to_thread(stopping.begun.wait, 60), (
+        "a batch has more than a hundred bytes, one of them a second"
+    )
+    world.running.cancel()
+    await asyncio.wait([world.running], timeout=20)
+    assert world.running.cancelled() and len(records_in(log)) == 30
 
 
 async def test_a_thread_that_gives_way_goes_on_when_the_loop_has_run_what_was_due() -> None:

@@ -1,6 +1,8 @@
 """Whole batches into columns and views."""
 
 import struct
+import sys
+import threading
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -70,6 +72,32 @@ def test_spans_say_where_each_record_is(codec, records, compression):
     ]
 
 
+def test_other_threads_run_while_the_spans_of_a_large_batch_are_read(implementation):
+    count = 200_000
+    body = encode_batch([b""] * count, timestamps_ms=1)
+    section = section_of(body, read_header(body), 0, count)
+    turns, ends = [0], threading.Event()
+
+    def take_turns() -> None:
+        while not ends.is_set():
+            turns[0] += 1
+
+    other = threading.Thread(target=take_turns)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(0.001)
+    other.start()
+    try:
+        before = turns[0]
+        spans = implementation.read_spans(section)
+        meanwhile = turns[0] - before
+    finally:
+        ends.set()
+        other.join()
+        sys.setswitchinterval(interval_s)
+    assert len(spans) == count
+    assert meanwhile, "the interpreter's lock was held throughout"
+
+
 def test_a_span_has_the_timestamp_that_readers_see(codec):
     body = encode_batch([b"a", b"b"], timestamps_ms=[3, 4])[HEADER_SIZE:]
     appended = forged(body, 2, base_ms=3, attributes=TIMESTAMP_TYPE_MASK)
@@ -97,6 +125,15 @@ def test_nothing(codec, buffers):
 def test_a_range_that_compaction_emptied_ends_at_the_next_batch(codec):
     columns = codec.decode([batch_at(3, [b"a"]) + batch_at(90, [b"b"])], 0, 50)
     assert (values_of(columns), columns.next_offset) == ([b"a"], 90)
+
+
+@pytest.mark.parametrize("codec_number", list(Compression))
+def test_a_batch_that_an_earlier_compaction_emptied_may_still_name_its_codec(codec, implementation, codec_number):
+    emptied = forged(b"", 0, attributes=codec_number, last_offset_delta=4)
+    columns = codec.decode([emptied + batch_at(5, [b"next"])])
+    assert (values_of(columns), offsets_of(columns)) == ([b"next"], [5])
+    assert codec.records_of(emptied, read_header(emptied), implementation.RecordView) == []
+    assert codec.spans_of(emptied, read_header(emptied))[1] == list(iter_records(emptied)) == []
 
 
 def test_a_batch_that_begins_at_the_end_is_left_for_the_next_reader(codec):

@@ -1,8 +1,11 @@
 """When the cleaner runs: what is due is cleaned and noted, what fails is set aside, and a stop waits for the thread."""
 
 import asyncio
+import socket
 import threading
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
 
 import pytest
 from simulation.compaction import append_keyed, records_in
@@ -20,6 +23,7 @@ from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 DIRTY, DAMAGED = TopicPartition("dirty", 0), TopicPartition("damaged", 0)
 COMPACT = LogConfig(cleanup_policy=("compact",), segment_bytes=600, delete_retention_ms=30_000)
+ASKED_S = 30.0  # in which a thread has come to ask a loop for something
 SETTINGS = {"node.id": "0", "log.dirs": "/data", "log.cleaner.backoff.ms": "1000"}
 
 
@@ -189,26 +193,85 @@ async def test_a_stop_ends_the_wait_of_a_throttled_thread() -> None:
     assert world.running.cancelled() and len(records_in(log)) == 30
 
 
-async def test_a_thread_that_gives_way_goes_on_when_the_loop_has_run_what_was_due() -> None:
-    loop, order = asyncio.get_running_loop(), list[str]()
+class TellingLoop(asyncio.SelectorEventLoop):
+    """Tells when it has been asked for something from outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked = threading.Event()
+
+    def call_soon_threadsafe(self, callback, *args, context=None):  # type: ignore[no-untyped-def]
+        handle = super().call_soon_threadsafe(callback, *args, context=context)
+        self.is_asked.set()
+        return handle
+
+
+def in_a_telling_loop(test: Callable[[TellingLoop], Coroutine[None, None, None]]) -> Callable[[], None]:
+    @wraps(test)
+    def run() -> None:
+        with asyncio.Runner(loop_factory=TellingLoop) as runner:
+            loop = runner.get_loop()
+            assert isinstance(loop, TellingLoop)
+            runner.run(test(loop))
+
+    del run.__wrapped__  # type: ignore[attr-defined]  # it would show pytest the loop as a fixture
+    return run
+
+
+@in_a_telling_loop
+async def test_a_thread_that_gives_way_goes_on_when_the_loop_has_run_what_was_due(loop: TellingLoop) -> None:
+    """What the sockets have for a loop goes behind what it was asked for before it looked at them."""
+    loop_pass = LoopPass(loop, longest_pass_s=60)
+    for _ in range(2):
+        assert await order_beside(loop_pass, loop) == ["ready", "socket", "thread"]
+
+
+async def order_beside(loop_pass: LoopPass, loop: TellingLoop) -> list[str]:
+    order, has_gone_on = list[str](), threading.Event()
+    near, far = socket.socketpair()
+    with near, far, ThreadPoolExecutor(1) as threads:
+
+        def work() -> None:
+            loop_pass.give_way()
+            order.append("thread")
+            has_gone_on.set()
+
+        def read() -> None:
+            loop.remove_reader(near)
+            has_gone_on.wait(0.02)  # in vain
+            order.append("socket")
+
+        loop.add_reader(near, read)
+        loop.call_soon(order.append, "ready")
+        loop.is_asked.clear()
+        working = threads.submit(work)
+        assert loop.is_asked.wait(ASKED_S), "in the middle of a pass"
+        far.send(b"due")
+        await asyncio.wrap_future(working)
+    return order
+
+
+@in_a_telling_loop
+async def test_a_loop_that_stands_still_holds_a_thread_for_a_limited_time_and_its_own_thread_not_at_all(
+    loop: TellingLoop,
+) -> None:
     loop_pass = LoopPass(loop)
-    may_ask = threading.Event()
-
-    def work() -> None:
-        may_ask.wait()
-        loop_pass.give_way()
-        order.append("thread")
-
-    working = loop.run_in_executor(None, work)
-    loop.call_soon(order.append, "loop")
-    may_ask.set()
-    await working
-    assert order == ["loop", "thread"]
-
-
-async def test_a_loop_that_stands_still_holds_a_thread_for_a_limited_time_and_its_own_thread_not_at_all() -> None:
-    loop_pass = LoopPass(asyncio.get_running_loop())
     loop_pass.give_way()
+    assert not loop.is_asked.is_set()
     with ThreadPoolExecutor(1) as threads:
         stood = threads.submit(loop_pass.give_way)
         stood.result(timeout=200 * LONGEST_PASS_S)  # blocks this loop
+
+
+@in_a_telling_loop
+async def test_a_cleaning_in_another_thread_gives_way_to_the_loop_of_its_service(loop: TellingLoop) -> None:
+    world = World(SimulatedDisk())
+    for _ in range(10):  # takes longer than a stretch
+        world.log(DIRTY)
+    cleaning = world.service.cleaner.next_cleaning(world.clock.wall_ms())
+    assert cleaning is not None
+    with ThreadPoolExecutor(1) as threads:
+        working = threads.submit(next(cleaning.steps()))
+        assert loop.is_asked.wait(ASKED_S)
+        await asyncio.wrap_future(working)
+    world.running.cancel()

@@ -29,7 +29,6 @@ from ..format.record_batch import (
     MAGIC,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
-    TIMESTAMP_TYPE_MASK,
     BatchHeader,
     Buffer,
 )
@@ -55,7 +54,8 @@ class CleanedBatch:
 
 
 def spans_in(batch: memoryview, header: BatchHeader) -> tuple[Buffer, list[Span]]:
-    """The decompressed records of a batch that a walk through a file has found, and their spans. Raises CorruptRecordError."""
+    """The decompressed records of a batch that a walk through a file has found, and their spans. Raises CorruptRecordError,
+    UnsupportedCompressionError."""
     return spans_of(batch, replace(header, position=0))
 
 
@@ -169,15 +169,12 @@ class BatchCleaner:
 
 
 def _rewritten(header: BatchHeader, body: bytes, kept: list[Span], *, horizon_ms: int | None = None) -> CleanedBatch:
-    max_timestamp_ms = header.max_timestamp_ms
-    if not header.attributes & TIMESTAMP_TYPE_MASK:
-        max_timestamp_ms = max(timestamp_ms for *_, timestamp_ms, _, _ in kept)
     return _sealed(
         header,
         compress(body, compression_of(header.compression)),
         attributes=header.attributes if horizon_ms is None else header.attributes | DELETE_HORIZON_MASK,
         base_timestamp_ms=header.base_timestamp_ms if horizon_ms is None else horizon_ms,
-        max_timestamp_ms=max_timestamp_ms,
+        max_timestamp_ms=max(timestamp_ms for *_, timestamp_ms, _, _ in kept),
         record_count=len(kept),
     )
 

@@ -132,7 +132,7 @@ class Codec:
 
     def spans_of(self, buffer: Buffer, header: BatchHeader) -> tuple[Buffer, list[Span]]:
         """All records of the batch that has this header in the buffer, decompressed, and the span of each in them. The CRC is not
-        checked. Raises CorruptRecordError."""
+        checked. Raises CorruptRecordError, UnsupportedCompressionError."""
         section = section_of(buffer, header, 0, MAX_OFFSET)
         return section.body, self._implementation.read_spans(section)
 

@@ -17,7 +17,7 @@ from barnabas.log.compaction.cleaning import CleaningAborted
 from barnabas.log.disk.files import RealFiles
 from barnabas.log.format import record_codec
 from barnabas.log.format.compression import Compression
-from barnabas.log.format.record_batch import iter_headers
+from barnabas.log.format.record_batch import HEADER_SIZE, iter_headers
 from barnabas.log.format.record_codec import ProducerFields
 from barnabas.log.format.varint import encode_varint
 from barnabas.log.records.codec import decode
@@ -214,6 +214,30 @@ def test_tombstones_of_any_time_can_be_read_whatever_their_horizon(timestamp_ms,
     assert columns.count == 21
     found = memoryview(columns.timestamps_ms).cast("B").cast("q")[0]
     assert found == max(timestamp_ms, headers(log)[0].base_timestamp_ms - 2**63)
+
+
+@pytest.mark.parametrize("last_value", [b"v", None])
+@pytest.mark.parametrize("timestamp_type", ["CreateTime", "LogAppendTime"])
+def test_what_is_left_of_a_batch_keeps_its_times_and_its_header_has_the_newest_of_them(timestamp_type, last_value):
+    disk = SimulatedDisk()
+    log = open_log(disk, config=replace(COMPACT, message_timestamp_type=timestamp_type))
+    stamps = [NOW_MS + 3, NOW_MS + 9, NOW_MS + 5]
+    body = bytearray(
+        record_codec.encode_batch([b"v", b"v", last_value], keys=[b"a", b"k", b"b"], timestamps_ms=stamps)[HEADER_SIZE:]
+    )
+    body[1] = 7  # the attributes of the first record, which readers do not use
+    batch = record_codec.seal_batch(bytes(body), 3, 0, min(stamps), max(stamps), ProducerFields())
+    log.append_as_leader(bytearray(batch), leader_epoch=0, now_ms=NOW_MS + 50)
+    append_keyed(log, (b"k", b"newer"))
+    fill(log)
+    clean(log, disk, now_ms=NOW_MS + 100)
+    expected = [NOW_MS + 50] * 2 if timestamp_type == "LogAppendTime" else [NOW_MS + 3, NOW_MS + 5]
+    header = headers(log)[0]
+    assert (header.record_count, header.max_timestamp_ms) == (2, max(expected))
+    assert (header.delete_horizon_ms is None) is (last_value is not None)
+    data = read_all(log)[: header.size_bytes]
+    assert [record.timestamp_ms for record in record_codec.iter_records(data)] == expected
+    assert data[HEADER_SIZE + 1] == 7
 
 
 def test_aborted_records_go_and_their_markers_follow_when_nobody_needs_them():

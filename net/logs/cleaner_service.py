@@ -132,6 +132,11 @@ class CleanerService:
             logger.info("event=aborted partition=%s cause=its log has changed", cleaning.log.topic_partition)
         except BarnabasError as error:
             self.cleaner.failed(cleaning, error, self._clock.wall_ms())
+        except Exception as error:
+            # A fault of the cleaner itself: what one log has must not end the broker, now and after each start.
+            logger.exception("event=failed partition=%s", cleaning.log.topic_partition)
+            unexpected = BarnabasError(f"the cleaner has failed: {error!r}; report this error")
+            self.cleaner.failed(cleaning, unexpected, self._clock.wall_ms())
         return False
 
     async def _walk(self, cleaning: Cleaning) -> None:

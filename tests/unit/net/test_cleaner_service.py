@@ -2,15 +2,18 @@
 
 import asyncio
 import socket
+import struct
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
+from typing import Any
 
 import pytest
 from simulation.compaction import append_keyed, records_in
 from unit.net.shell_world import simulated
 
+from barnabas.log.compaction.batch_cleaning import BatchCleaner
 from barnabas.log.folders.log_manager import LogManager
 from barnabas.log.partition.partition_log import PartitionLog
 from barnabas.log.settings.config import LogConfig
@@ -103,6 +106,32 @@ async def test_a_log_that_cannot_be_cleaned_is_set_aside_and_the_others_go_on(ca
     assert list(world.totals.uncleanable) == [DAMAGED] and world.totals.failures == 1
     assert "is damaged at position" in world.totals.uncleanable[DAMAGED].cause
     assert "event=uncleanable partition=damaged-0" in caplog.text
+    world.running.cancel()
+
+
+@simulated
+async def test_a_fault_of_the_cleaner_sets_a_log_aside_and_does_not_end_the_service(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(SimulatedDisk())
+    world.log(DAMAGED)
+    log = world.log(DIRTY)
+    clean = BatchCleaner.clean
+    failing: list[bool] = [True]
+
+    def fail_once(*arguments: Any, **options: Any) -> Any:
+        if failing:
+            failing.clear()
+            raise struct.error("int too large to convert")
+        return clean(*arguments, **options)
+
+    monkeypatch.setattr(BatchCleaner, "clean", fail_once)
+    await asyncio.sleep(3)
+    (aside,) = world.totals.uncleanable
+    cleaned = log if aside == DAMAGED else world.logs.logs[DAMAGED]
+    assert len(records_in(cleaned)) < 10 and not world.running.done()
+    assert "int too large to convert" in world.totals.uncleanable[aside].cause
+    assert f"event=failed partition={aside}" in caplog.text and "Traceback" in caplog.text
     world.running.cancel()
 
 

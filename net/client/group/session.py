@@ -8,12 +8,13 @@ so there only a handler that holds the GIL blocks heartbeats.
 """
 
 import asyncio
+import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 
-from barnabas.net.wire.protocol.requests import Request
+from barnabas.net.wire.protocol.requests import MetadataRequest, Request
 
 from ..connection.client import Client
 from ..connection.errors import BarnabasError, FencedInstanceIdError, UnknownMemberIdError
@@ -27,6 +28,7 @@ LEAVE_TIMEOUT_MS = 3_000  # Closing must not hang if no broker answers; the sess
 # While other brokers answer, a leave is repeated for longer: a coordinator that stands still has a successor after some 9 s.
 LEAVE_FAILOVER_MS = 13_000
 SOME_BROKER_S = 1.0  # Any that is well answers by then, also behind one that does not accept connections.
+MOST_ASKED = 10  # Brokers: more than can stand still in a cluster that goes on, unless it is large.
 OnChange = Callable[[], None]
 OnError = Callable[[BarnabasError], None]
 
@@ -138,13 +140,30 @@ class Session(ABC):
             await self._tell_once(request, min(timeout_ms, LEAVE_TIMEOUT_MS))
         except (BarnabasError, TimeoutError) as error:
             is_final = isinstance(error, BarnabasError) and not error.retriable
-            if is_final or timeout_ms <= LEAVE_TIMEOUT_MS:
+            if is_final or timeout_ms <= LEAVE_TIMEOUT_MS or not await self._some_broker_answers():
                 raise
         else:
             return
-        async with asyncio.timeout(SOME_BROKER_S):
-            await self._client.refresh()
         await self._tell_once(request, max(0, until_ms - self._client.clock.now_ms()))
+
+    async def _some_broker_answers(self) -> bool:
+        """Side by side: one that stands still, behind an open connection, must not take the time of the others."""
+        client = self._client
+        node_ids = list(client.metadata.brokers)
+        asked = client.rng.sample(node_ids, min(MOST_ASKED, len(node_ids)))
+        answers = [asyncio.ensure_future(client.call(node_id, MetadataRequest(topics=()))) for node_id in asked]
+        try:
+            for answer in asyncio.as_completed(answers, timeout=SOME_BROKER_S):
+                with contextlib.suppress(BarnabasError):
+                    await answer
+                    return True
+        except TimeoutError:
+            pass
+        finally:
+            for waiting in answers:
+                waiting.cancel()
+            await asyncio.gather(*answers, return_exceptions=True)
+        return False
 
     async def _tell_once(self, request: Request, timeout_ms: float) -> None:
         async with asyncio.timeout(timeout_ms / 1000):  # A single attempt could take longer than that.

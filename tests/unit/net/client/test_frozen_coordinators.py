@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from unit.net.client.consumer_world import T0, consumer, filled, read
-from unit.net.client.fake_cluster import HANG, FakeCluster
+from unit.net.client.fake_cluster import HANG, SILENCE_S, FakeCluster
 from unit.net.client.fake_groups import FakeGroups
 from unit.net.client.virtual_time import run
 
@@ -78,6 +78,26 @@ def test_a_close_reaches_the_successor_of_a_frozen_coordinator(protocol: str, au
         assert await seconds_of_close(reader) < SUCCESSION_S + 1
         assert world.member_count == 0, "the other members wait for its session to end"
         assert await world.committed() == (10 if auto_commit else None)
+
+    run(main())
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("is_connected", [True, False])
+def test_a_close_reaches_the_successor_while_another_broker_stands_still_too(protocol: str, is_connected: bool) -> None:
+    """Three of five answer; the client may have an open connection to the one that does not."""
+
+    async def main() -> None:
+        for seed in range(5):
+            world = World(brokers=5)
+            reader = await world.reader(group_protocol=protocol, auto_commit=False)
+            reader._client.rng.seed(seed)
+            if is_connected:
+                await reader._client.connect(2)
+            world.freeze()
+            world.cluster.frozen.add(2)
+            assert await seconds_of_close(reader) < SUCCESSION_S + SILENCE_S
+            assert world.member_count == 0, "the other members wait for its session to end"
 
     run(main())
 

@@ -68,6 +68,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._is_greeted = False
         self._where = f"{address[0]}:{address[1]}"
         self._close_s = limits.close_ms / 1000
+        self._is_closing = False
         self._reader = FrameReader(limits.max_frame_bytes)
         self._codec = MsgpackCodec()
         self._last_correlation_id = 0
@@ -164,21 +165,29 @@ class RpcConnection(asyncio.BufferedProtocol):
             raise NetworkError(f"the connection to {self._where} was lost")
 
     async def close(self) -> None:
-        """Close; requests in flight fail with NetworkError. What was written leaves before, while the peer takes some of it in
+        """Close; requests in flight fail with NetworkError. What was sent leaves before, while the peer takes some of it in
         each `close_ms`, up to `MOST_CLOSE_WAITS` times."""
-        self._transport.close()
-        left = self._transport.get_write_buffer_size()
+        self._is_closing = True
+        if self._outbox.queued_bytes:
+            self._flush()
+        self._sent_all()
+        unsent_bytes = self._outbox.memory_bytes
         try:
             for _ in range(MOST_CLOSE_WAITS):
                 await asyncio.wait([self.closed], timeout=self._close_s)
                 if self.closed.done():
                     break
-                before, left = left, self._transport.get_write_buffer_size()
-                if left >= before:
+                before, unsent_bytes = unsent_bytes, self._outbox.memory_bytes
+                if unsent_bytes >= before:
                     break
         finally:
             self.abort()
         await asyncio.wait([self.closed])
+
+    def _sent_all(self) -> None:
+        """The outbox may be empty. Not at once: the transport may be in the middle of a write, and would report its end twice."""
+        if self._is_closing and not self._outbox.queued_bytes:
+            self._loop.call_soon(self._transport.close)  # It sends its own buffer before.
 
     def abort(self) -> None:
         if not self.closed.done():
@@ -188,7 +197,7 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = stream_transport(transport)
-        self._outbox = Outbox(self._transport, _nothing)
+        self._outbox = Outbox(self._transport, self._sent_all)
         self._outbox.watch_transport()
         _OPEN.add(self)
 
@@ -252,7 +261,7 @@ class RpcConnection(asyncio.BufferedProtocol):
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def _write(self, request: Request) -> int:
-        if self.closed.done() or self._transport.is_closing():
+        if self.closed.done() or self._is_closing or self._transport.is_closing():
             raise NetworkError(f"the connection to {self._where} is closed")
         correlation_id = self._last_correlation_id + 1
         self._put(self._codec.encode_request(correlation_id, request))
@@ -323,10 +332,6 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     def _is_dead(self, silent_ms: int) -> None:
         self.fail(NetworkError(f"{self._where} gave no sign of life for {silent_ms} ms"))
-
-
-def _nothing() -> None:
-    pass
 
 
 class RpcPool:

@@ -271,7 +271,9 @@ class Injection:
         return node_id not in self._paused and self._backend.is_running(node_id)
 
     def _check_running(self, node_id: int) -> None:
-        if not self._backend.is_running(node_id):
+        if self._backend.is_running(node_id) or node_id in self._dead:  # killed by another thread, just now
+            return
+        if not self._backend.is_running(node_id):  # and not started by that thread since
             raise ClusterError(f"broker {node_id} does not run: {self._backend.why_ended(node_id)}")
 
     def _set(self, node_ids: Iterable[int]) -> frozenset[int]:

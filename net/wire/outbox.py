@@ -140,6 +140,11 @@ class Outbox:
         self._transport_is_full = False
         self._continue()
 
+    def close_when_sent(self) -> None:
+        """Close the transport when all data has left this queue; it sends its own buffer before."""
+        self._on_drained = self._close_transport
+        self._continue()
+
     def close(self) -> None:
         """Drop all data: the connection is closed."""
         self._closed = True
@@ -260,6 +265,11 @@ class Outbox:
             self._transport.abort()
             return
         self._on_drained()
+
+    def _close_transport(self) -> None:
+        """Not at once: the transport may be in the middle of a write, and would report its end twice."""
+        if not self.queued_bytes:
+            self._loop.call_soon(self._transport.close)
 
 
 def _goes_in_parts(region: FileRegion) -> bool:

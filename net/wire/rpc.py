@@ -168,9 +168,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         """Close; requests in flight fail with NetworkError. What was sent leaves before, while the peer takes some of it in
         each `close_ms`, up to `MOST_CLOSE_WAITS` times."""
         self._is_closing = True
-        if self._outbox.queued_bytes:
-            self._flush()
-        self._sent_all()
+        self._outbox.close_when_sent()
         unsent_bytes = self._outbox.memory_bytes
         try:
             for _ in range(MOST_CLOSE_WAITS):
@@ -184,11 +182,6 @@ class RpcConnection(asyncio.BufferedProtocol):
             self.abort()
         await asyncio.wait([self.closed])
 
-    def _sent_all(self) -> None:
-        """The outbox may be empty. Not at once: the transport may be in the middle of a write, and would report its end twice."""
-        if self._is_closing and not self._outbox.queued_bytes:
-            self._loop.call_soon(self._transport.close)  # It sends its own buffer before.
-
     def abort(self) -> None:
         if not self.closed.done():
             self._transport.abort()
@@ -197,7 +190,7 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = stream_transport(transport)
-        self._outbox = Outbox(self._transport, self._sent_all)
+        self._outbox = Outbox(self._transport, _nothing)
         self._outbox.watch_transport()
         _OPEN.add(self)
 
@@ -332,6 +325,10 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     def _is_dead(self, silent_ms: int) -> None:
         self.fail(NetworkError(f"{self._where} gave no sign of life for {silent_ms} ms"))
+
+
+def _nothing() -> None:
+    pass
 
 
 class RpcPool:

@@ -247,26 +247,23 @@ class Consumer:
             self._commits.start(self._config.auto_commit_interval_ms)
 
     async def close(self) -> None:
-        """Commit (with auto_commit), revoke the partitions (`on_revoked`), leave the group, disconnect: within 13 s, without the
-        time of `on_revoked`. The group is left also if the commit fails: at least 3 s are kept for that. If the coordinator
-        stands still, its successor is told.
+        """Commit (with auto_commit), revoke the partitions (`on_revoked`), leave the group, disconnect: within 13 s and the time
+        of `on_revoked`. At least 3 s are for the leave, also if the commit fails.
 
         Auto-commit covers only the records returned before the last poll or the last step of `async for`, as at any other time:
         the handler of the last records may have failed. If they are finished too, call `commit()` before.
-        Raises ConcurrentUseError on another event loop than that of the start.
-        """
+        Raises ConcurrentUseError on another event loop than that of the start."""
+        if not self._is_started:
+            await self._client.close()  # It may be connecting.
         if self._is_closed or not self._is_started or self._polling.is_closing:
             self._is_closed = True
-            if not self._is_started:
-                await self._client.close()  # It may be connecting.
             return
         check_loop(self._loop, "consumer")
         self._polling.close()
-        until_ms = self._client.clock.now_ms() + CLOSE_TIMEOUT_MS
-        leave_ms: float = LEAVE_TIMEOUT_MS  # of a caller that is cancelled meanwhile
+        until_ms, leave_ms = self._client.clock.now_ms() + CLOSE_TIMEOUT_MS, float(LEAVE_TIMEOUT_MS)
         try:
-            auto_commit = self._config.auto_commit and self._config.group is not None
-            await self._commits.finish(auto_commit=auto_commit, timeout_ms=CLOSE_TIMEOUT_MS - LEAVE_TIMEOUT_MS)
+            has_last = self._config.auto_commit and self._config.group is not None
+            await self._commits.finish(auto_commit=has_last, timeout_ms=CLOSE_TIMEOUT_MS - LEAVE_TIMEOUT_MS)
             if self._subscriber.session is not None:
                 await self._rebalancing.give_up_all()
             leave_ms = max(leave_ms, until_ms - self._client.clock.now_ms())

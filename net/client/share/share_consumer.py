@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Self, Unpack, cast
 
 from barnabas.log.format.record_batch import BatchHeader, iter_headers
@@ -171,9 +172,7 @@ class ShareConsumer:
     async def close(self) -> None:
         """Send what is acknowledged, release the other records, and leave the group. Raises ConcurrentUseError on another
         event loop than that of the start."""
-        if self._is_closed:
-            return
-        if self._membership is None:
+        if self._is_closed or self._membership is None:
             self._is_closed = True
             await self._client.close()  # It may be connecting.
             return
@@ -184,11 +183,9 @@ class ShareConsumer:
             self._is_closed = True
             # The last one ends first. Each does, also if the caller is cancelled in another one.
             async with AsyncExitStack() as parts:
-                parts.push_async_callback(self._client.close)
-                parts.push_async_callback(self._membership.close)
-                parts.push_async_callback(self._end_sessions, self._membership.member_id)
-                parts.push_async_callback(self._end_fetches)
-                parts.push_async_callback(self._sent)
+                end_sessions = partial(self._end_sessions, self._membership.member_id)
+                for end in (self._client.close, self._membership.close, end_sessions, self._end_fetches, self._sent):
+                    parts.push_async_callback(end)
 
     async def _sent(self) -> None:
         """Wait for the requests with acknowledgements that are on their way: cut off, their records would be released."""

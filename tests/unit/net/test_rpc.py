@@ -363,8 +363,6 @@ def test_closing_the_pool_ends_attempts() -> None:
 class _SlowlyTaken:
     """What waits in an outbox whose peer takes some of it between two looks."""
 
-    queued_bytes = 1
-
     def __init__(self, sizes: list[int]) -> None:
         self.sizes = sizes
 
@@ -372,7 +370,7 @@ class _SlowlyTaken:
     def memory_bytes(self) -> int:
         return self.sizes.pop(0)
 
-    def flush(self) -> None:
+    def close_when_sent(self) -> None:
         pass
 
     def close(self) -> None:

@@ -196,8 +196,13 @@ class Injection:
 
     def _is_back(self, node_id: int) -> bool:
         is_dead = node_id in self._dead and not self._backend.is_running(node_id)
-        if is_dead or node_id in self._paused or self._is_ready(node_id):
-            return True
+        try:
+            if is_dead or node_id in self._paused or self._is_ready(node_id):
+                return True
+        except ClusterError:
+            if node_id in self._dead or self._backend.is_running(node_id):
+                return False  # another thread has killed it since, and may have started it again
+            raise
         if self._refusal is not None or not self._is_kept_out(node_id):
             return False
         self._late.add(node_id)
@@ -271,9 +276,7 @@ class Injection:
         return node_id not in self._paused and self._backend.is_running(node_id)
 
     def _check_running(self, node_id: int) -> None:
-        if self._backend.is_running(node_id) or node_id in self._dead:  # killed by another thread, just now
-            return
-        if not self._backend.is_running(node_id):  # and not started by that thread since
+        if not self._backend.is_running(node_id):
             raise ClusterError(f"broker {node_id} does not run: {self._backend.why_ended(node_id)}")
 
     def _set(self, node_ids: Iterable[int]) -> frozenset[int]:

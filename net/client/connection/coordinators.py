@@ -2,6 +2,7 @@
 their moves. A group and a transactional id of the same name have the same coordinator."""
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ from .ports import Connection
 if TYPE_CHECKING:
     from .client import Client
 
-MOST_LOOK_UPS = 10  # As long as one attempt to connect lasts (CONNECT_TIMEOUT_MS).
+MOST_CONNECTS = 10  # As long as one attempt to connect lasts (CONNECT_TIMEOUT_MS).
 SLOW_CONNECT_S = 0.5  # Longer than any working handshake, even between continents.
 
 # The coordinator answers, and what it was asked for has to wait.
@@ -71,12 +72,12 @@ class Coordinators:
         """The coordinator and the connection to it. While it accepts none, it is looked up again: if it stands still, other
         brokers name its successor before the attempt to connect is over. That attempt goes on for the next call. Raises
         NetworkError."""
-        for _ in range(MOST_LOOK_UPS):
-            try:
+        for earlier in range(MOST_CONNECTS):
+            if earlier:
+                coordinator = await self._look_up(group_id)
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SLOW_CONNECT_S):
                     return coordinator, await self._client.connect_to(coordinator)
-            except TimeoutError:
-                coordinator = await self._look_up(group_id)
         where = f"{coordinator.host}:{coordinator.port}"
         raise NetworkError(
             f"the coordinator of {group_id!r} at {where} accepts no connection, and has no successor yet"

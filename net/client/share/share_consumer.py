@@ -174,7 +174,8 @@ class ShareConsumer:
         event loop than that of the start."""
         if self._is_closed or self._membership is None:
             self._is_closed = True
-            await self._client.close()  # It may be connecting.
+            if self._membership is None:
+                await self._client.close()  # It may be connecting.
             return
         check_loop(self._loop, "share consumer")
         try:
@@ -194,10 +195,9 @@ class ShareConsumer:
             await asyncio.wait(sending, timeout=CLOSE_TIMEOUT_MS / 1000)
 
     async def _end_fetches(self) -> None:
-        fetches = list(self._fetches.values())
-        for task in fetches:
+        for task in self._fetches.values():
             task.cancel()
-        await asyncio.gather(*fetches, return_exceptions=True)
+        await asyncio.gather(*self._fetches.values(), return_exceptions=True)
 
     async def _end_sessions(self, member_id: str) -> None:
         try:

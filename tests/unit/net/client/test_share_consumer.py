@@ -201,6 +201,25 @@ async def test_a_close_that_is_cancelled_anywhere_leaves_the_group_and_nothing_o
 
 
 @simulated
+async def test_a_second_close_does_not_disconnect_before_the_first_one_has_left() -> None:
+    for steps in range(1, MOST_STEPS):
+        broker = Broker()
+        consumer = await consumer_of(broker)
+        await asyncio.sleep(1)
+        first = asyncio.create_task(consumer.close())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if consumer._is_closed and broker.has_member:
+            await consumer.close()
+            assert not broker.is_closed, "the leave is on its way"
+            await first
+            assert not broker.has_member and broker.is_closed
+            return
+        await first
+    pytest.fail("no step was between the end of the acknowledgements and that of the leave")
+
+
+@simulated
 async def test_a_close_that_is_cancelled_while_a_dead_letter_is_written_ends_that() -> None:
     async def hang(*_: object) -> None:
         await asyncio.Event().wait()

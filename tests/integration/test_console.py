@@ -227,15 +227,43 @@ async def test_a_lost_replica_is_shown_before_the_next_look_at_the_partitions(cl
         assert complaints == []
 
 
-async def test_a_new_leader_is_shown_before_the_next_look_at_the_partitions(cluster: Cluster) -> None:
-    """All counts are as before: no replica is lost."""
+LAST_EVENT: Final = """
+    window.EventSource = class extends window.EventSource {
+        constructor(...args) { super(...args); this.addEventListener("message", (event) => { window.lastEvent = event.data; }); }
+    };
+"""
+
+
+@pytest.mark.parametrize("is_looking", [False, True], ids=["between two looks", "during a look"])
+async def test_a_new_leader_is_shown_before_the_next_look_at_the_partitions(cluster: Cluster, is_looking: bool) -> None:
+    """All counts are as before: no replica is lost. An answer of before the change is on the screen for a moment only."""
+    answer = asyncio.Event()
+    looks: asyncio.Queue[None] = asyncio.Queue()
+
+    async def answers(route: Any) -> None:
+        response = await route.fetch()
+        looks.put_nowait(None)
+        await answer.wait()
+        await route.fulfill(response=response)
+
     async with browser() as chromium, page_of(chromium) as (page, complaints), cluster.admin() as admin:
+        await page.add_init_script(LAST_EVENT)
         await page.clock.install()
         await opened(page, cluster, "topics/orders")
+        await page.route("**/topics/orders/overview", answers)
         await page.clock.pause_at(await page.evaluate("Date.now()") + 3_600_000)
+        async with asyncio.timeout(60):
+            await looks.get()  # it was due within this hour
+        if not is_looking:
+            answer.set()
         partition = (await admin.describe_topic("orders")).partitions[0]
         other = next(node for node in partition.isr if node != partition.leader)
+        changes = await page.evaluate("JSON.parse(window.lastEvent).topics[0].changes")
         await admin.transfer_leadership("orders", 0, other)
+        await page.wait_for_function(
+            "(old) => JSON.parse(window.lastEvent).topics[0].changes > old", arg=changes, timeout=WAIT_MS
+        )
+        answer.set()
         await page.wait_for_function(
             "(leader) => document.querySelector('#main tbody td:nth-child(2)')?.textContent === leader",
             arg=str(other),

@@ -64,13 +64,16 @@ function show() {
       let isBusy = false;
       let isDue = false;
       const turn = async () => {
-        [isBusy, isDue] = [true, false];
+        isBusy = true;
         clearTimeout(timer);
-        if (!document.hidden) {
-          try { await work(); } catch (error) { context.fail(error); }
-        }
+        do {
+          isDue = false;
+          if (!document.hidden) {
+            try { await work(); } catch (error) { context.fail(error); }
+          }
+        } while (isDue && context.isHere);
         isBusy = false;
-        if (context.isHere) timer = setTimeout(turn, isDue ? 0 : ms);
+        if (context.isHere) timer = setTimeout(turn, ms);
       };
       turn();
       stops.push(() => clearTimeout(timer));

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,6 +16,10 @@ from _pytest.unraisableexception import collect_unraisable
 
 # Until all tests are collected (`pytest_collection_finish`): what is made until then stays, and each collection walks all of it.
 gc.disable()
+
+# A shell starts what runs in the background without interrupts, which every child inherits; tests interrupt some of these.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says how busy the machine is, and nothing about the code.
 hypothesis.settings.register_profile("barnabas", deadline=None)

@@ -538,7 +538,8 @@ async def _handed_over(broker: Broker) -> bool:
         if now_ms >= deadline_ms:
             return False
         try:
-            await asyncio.wait_for(broker.lifecycle.may_shut_down.wait(), HAND_OVER_POLL_MS / 1000)
+            async with asyncio.timeout(HAND_OVER_POLL_MS / 1000):
+                await broker.lifecycle.may_shut_down.wait()
         except TimeoutError:
             pass
     return True

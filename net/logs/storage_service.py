@@ -190,7 +190,8 @@ class StorageService:
         looked_ms = self._clock.now_ms()
         while True:
             try:
-                await asyncio.wait_for(self.reports.work.wait(), HANG_LOOK_INTERVAL_MS / 1000)
+                async with asyncio.timeout(HANG_LOOK_INTERVAL_MS / 1000):
+                    await self.reports.work.wait()
             except TimeoutError:
                 self._impaired.look_at_hanging()
                 if self._clock.now_ms() - looked_ms >= CHECK_INTERVAL_MS:

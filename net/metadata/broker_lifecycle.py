@@ -183,6 +183,7 @@ class BrokerLifecycle:
     async def _pause(self, interval_ms: int) -> None:
         self._wake.clear()
         try:
-            await asyncio.wait_for(self._wake.wait(), interval_ms / 1000)
+            async with asyncio.timeout(interval_ms / 1000):
+                await self._wake.wait()
         except TimeoutError:
             pass

@@ -149,7 +149,8 @@ class MetadataService:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unknown[waiter] = None
         try:
-            await asyncio.wait_for(waiter, timeout_ms / 1000)
+            async with asyncio.timeout(timeout_ms / 1000):
+                await waiter
         except TimeoutError:
             raise LeaderNotAvailableError(
                 f"this broker has not received the cluster metadata within {timeout_ms} ms: it has just started, or the quorum "
@@ -180,7 +181,8 @@ class MetadataService:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = offset
         try:
-            await asyncio.wait_for(waiter, timeout_ms / 1000)
+            async with asyncio.timeout(timeout_ms / 1000):
+                await waiter
         except TimeoutError:
             raise RequestTimedOutError(
                 f"the change is committed at metadata offset {offset}, but this broker is still at {self.applied_offset}"

@@ -69,7 +69,8 @@ class GroupActs:
             if is_member and found.group_epoch > epoch and found.state.upper() == "STABLE":
                 return
             with suppress(TimeoutError):
-                await asyncio.wait_for(joined.wait(), 0.05)
+                async with asyncio.timeout(0.05):
+                    await joined.wait()
 
     async def _protocol(self, group: str) -> str:
         admin = await self._observation.admin()

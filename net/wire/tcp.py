@@ -116,7 +116,8 @@ class TcpListener:
         readable = asyncio.Event()
         self._loop.add_reader(connection, readable.set)
         try:
-            await asyncio.wait_for(readable.wait(), HANDSHAKE_TIMEOUT_S)
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                await readable.wait()
             return connection.recv(1, socket.MSG_PEEK) != TLS_HANDSHAKE
         except TimeoutError:
             return True

@@ -74,7 +74,8 @@ class OffsetsTopic:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = None
         try:
-            await asyncio.wait_for(waiter, timeout_ms / 1000)
+            async with asyncio.timeout(timeout_ms / 1000):
+                await waiter
         except TimeoutError:
             pass
         finally:

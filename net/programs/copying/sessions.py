@@ -75,7 +75,8 @@ async def _until_stopped(
 
 async def pause(stopping: asyncio.Event, seconds: float) -> None:
     try:
-        await asyncio.wait_for(stopping.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await stopping.wait()
     except TimeoutError:
         return
 

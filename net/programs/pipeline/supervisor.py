@@ -106,7 +106,8 @@ class Supervisor:
             logger.warning("driver failed restarts=%d in_ms=%d reason=%s", self._restarts, delay_ms, self._last_error)
             self._become("restarting")
             try:
-                await asyncio.wait_for(self._stop.wait(), delay_ms / 1_000)
+                async with asyncio.timeout(delay_ms / 1_000):
+                    await self._stop.wait()
             except TimeoutError:
                 continue
             return self._become("stopped")

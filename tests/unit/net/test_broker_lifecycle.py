@@ -169,6 +169,19 @@ async def test_a_controlled_shutdown_is_asked_for_at_once_and_waited_for_quickly
     assert [request.want_shut_down for request in world.heartbeats] == [False, True, True, True]
 
 
+@pytest.mark.parametrize("turns_between", range(4))
+@simulated
+async def test_an_end_that_meets_the_wish_to_shut_down_is_the_end(turns_between: int) -> None:
+    world = await World.start(Registered(broker_epoch=7), UNFENCED)
+    await world.lifecycle.unfenced.wait()
+    await turns()
+    world.lifecycle.begin_controlled_shutdown()
+    await turns(turns_between)
+    world.running.cancel()
+    await turns()
+    assert world.running.cancelled()
+
+
 @pytest.mark.parametrize("error", [InconsistentClusterIdError, UnsupportedVersionError])
 @simulated
 async def test_a_broker_that_the_cluster_cannot_take_stops_for_good(error: type[BarnabasError]) -> None:

@@ -170,6 +170,18 @@ async def test_a_write_that_fails_takes_the_folder_out_and_is_told_at_once() -> 
     assert world.fatal == []
 
 
+@pytest.mark.parametrize("turns_between", range(4))
+@simulated
+async def test_an_end_that_meets_news_of_a_disk_is_the_end(turns_between: int) -> None:
+    world = await World.start()
+    await turns()
+    world.storage.reports.wake()
+    await turns(turns_between)
+    world.running.cancel()
+    await turns()
+    assert world.running.cancelled()
+
+
 @simulated
 async def test_a_flush_and_a_checkpoint_that_fail_do_the_same() -> None:
     world = await World.start()

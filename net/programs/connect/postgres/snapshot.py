@@ -102,7 +102,8 @@ class SnapshotReaders:
     async def next(self, timeout_s: float | None) -> ReadRows | None:
         """None at the end. Raises what a reader raised, and TimeoutError."""
         while self._running:
-            found = await asyncio.wait_for(self._queue.get(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                found = await self._queue.get()
             if isinstance(found, _Failed):
                 raise found.error
             if found is not None:

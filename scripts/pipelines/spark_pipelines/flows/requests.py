@@ -14,8 +14,8 @@ dp.create_sink("all_requests", "parquet", {"path": spark.conf.get("requests.fold
 dp.create_sink("failed_requests", "barnabas", {**BROKERS, "topic": "failed-requests", "delivery": "effectively_once"})
 
 
-@dp.temporary_view
 def requests() -> DataFrame:
+    """No temporary view: flows that share one share its plan, too, and Spark's threads change it at the same time."""
     records = spark.readStream.format("barnabas").options(**BROKERS, subscribe=TOPIC, startingOffsets="earliest")
     line = F.col("value").cast("string")
     columns = [
@@ -27,10 +27,10 @@ def requests() -> DataFrame:
 
 @dp.append_flow(target="all_requests")
 def every_request() -> DataFrame:
-    return spark.readStream.table("requests")
+    return requests()
 
 
 @dp.append_flow(target="failed_requests")
 def failed_request() -> DataFrame:
-    failed = spark.readStream.table("requests").where("status >= '400'")
+    failed = requests().where("status >= '400'")
     return failed.selectExpr("path AS key", "to_json(struct(*)) AS value")

@@ -29,6 +29,7 @@ pytestmark = [needs_chromium, pytest.mark.timeout(180)]
 HOSTILE: Final = "<img src=x onerror=\"document.title='taken'\">"
 LONG_NAME: Final = "eu_west_1_payments_authorisation_requests_retried_and_dead_lettered_by_the_settlement_service_v2"
 WAIT_MS: Final = 60_000  # for what should take a second: two cores are shared with much else
+MOST_TIMES_A_SMALL_PAGE: Final = 3
 PAGES_AT_ONCE: Final = 5  # each is a process of its own
 # Each page, and what is on it when it is ready.
 PAGES: Final = {
@@ -357,7 +358,7 @@ LINES_OF: Final = """async (seconds) => {
 
 
 @pytest.mark.alone("it measures time")
-async def test_a_thousand_topics_open_within_a_second(new_cluster: Callable[..., Cluster]) -> None:
+async def test_a_thousand_topics_open_within_a_second_or_as_a_small_page(new_cluster: Callable[..., Cluster]) -> None:
     # The session is long: making 9,000 replicas keeps a busy machine for seconds, and is not what is measured.
     cluster = await new_cluster(3, broker_session_timeout_ms="30000").ready()
     async with cluster.admin() as admin:
@@ -365,17 +366,20 @@ async def test_a_thousand_topics_open_within_a_second(new_cluster: Callable[...,
             names = [f"topic-{number:04d}" for number in range(first, first + 50)]
             await asyncio.gather(*(admin.create_topic(name, partitions=3, replication_factor=3) for name in names))
         await full_isr(admin, [f"topic-{number:04d}" for number in range(1_000)])
-    took_s = []
+    took_s: dict[str, list[float]] = {
+        "topics": [],
+        "": [],
+    }  # and the page of three brokers, which says how fast the machine is
     async with browser() as chromium:
-        for _ in range(3):
+        for name, text in [("", "brokers active"), ("topics", "1,000 topics")] * 3:
             async with page_of(chromium) as (page, complaints):
                 began_s = time.monotonic()
-                await page.goto(f"{url(cluster)}#/topics")
-                await shows(page, "1,000 topics")
-                took_s.append(time.monotonic() - began_s)
+                await page.goto(f"{url(cluster)}#/{name}")
+                await shows(page, text)
+                took_s[name].append(time.monotonic() - began_s)
                 assert complaints == []
-    assert min(took_s) < 1.0, took_s
-    print(f"1,000 topics of 3 partitions are on the screen after {min(took_s):.2f} s")
+    assert min(took_s["topics"]) < max(1.0, MOST_TIMES_A_SMALL_PAGE * min(took_s[""])), took_s
+    print(f"1,000 topics of 3 partitions are on the screen after {min(took_s['topics']):.2f} s")
 
 
 async def test_latencies_of_brokers_that_stand_still_do_not_hide_the_others(cluster: Cluster) -> None:

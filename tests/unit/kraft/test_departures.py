@@ -279,6 +279,19 @@ def test_a_live_broker_whose_unregistration_is_not_asked_for_again_serves_again(
     assert answers[-2:] == [True, False] and not cluster.image.brokers[0].fenced
 
 
+def test_a_departure_that_is_begun_again_keeps_what_is_known_of_the_same_process_only() -> None:
+    broker, departures = in_pieces().image.brokers[0], Departures()
+    departures.begin(broker, drains=True, has_lost_data=True)
+    departures.begin(broker, drains=True)
+    assert departures.is_draining(0) and departures.lost == {0}
+    departures.begin(broker)
+    assert not departures.is_draining(0) and departures.lost == {0}
+    departures.begin(broker, drains=True)
+    assert not departures.is_draining(0), "it must be fenced, and a shutdown does not end that"
+    departures.begin(structs.replace(broker, broker_epoch=broker.broker_epoch + 1), drains=True)
+    assert departures.is_draining(0) and not departures.lost
+
+
 def test_an_unregistration_is_about_one_process_and_known_to_one_controller() -> None:
     broker, departures = in_pieces().image.brokers[0], Departures()
     departures.begin_unregistration(broker)

@@ -21,7 +21,7 @@ def alter_quotas(view: MetadataDelta, request: AlterQuotasRequest) -> Controller
     last = {(change.entity, change.kind): change for change in request.changes}
     changes = [one for one in last.values() if view.quotas_of(one.entity).get(one.kind) != one.value]
     added = sum(one.kind not in view.quotas_of(one.entity) for one in changes)
-    if added and view.count_quotas() + added > MAX_QUOTAS:
+    if view.count_quotas() + added > MAX_QUOTAS:
         raise PolicyViolationError(
             f"the cluster has {view.count_quotas()} quotas, and at most {MAX_QUOTAS} are allowed: {added} more cannot be added;"
             " set quotas for defaults, and remove those that are not needed"

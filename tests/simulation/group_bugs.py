@@ -20,12 +20,14 @@ from barnabas.net.client.consumer.process_once import ProcessOnce
 from barnabas.net.client.group.commit_pipeline import CommitPipeline
 from barnabas.net.client.group.ownership import Ownership
 from barnabas.net.client.group.rebalancing import Rebalancing
+from barnabas.net.client.group.session import LEAVE_TIMEOUT_MS, Session
 from barnabas.net.client.positions.reading import Reading
 from barnabas.net.coordination.groups.group_service import GroupService
 
+from .closing_members import run_closing_member
 from .cluster_bugs import commits_out_of_order
 from .group_history import run_groups
-from .planted import in_histories
+from .planted import in_histories, passed, planted
 
 
 @contextlib.contextmanager
@@ -208,6 +210,18 @@ def _a_jump_is_a_gap() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _a_leave_is_given_up() -> Iterator[None]:
+    """A member that leaves waits for its coordinator as for one that will never answer, though other brokers do."""
+    genuine = Session._tell
+
+    async def tell(self: Any, request: Any, timeout_ms: float) -> None:
+        await genuine(self, request, min(timeout_ms, LEAVE_TIMEOUT_MS))
+
+    with patch.object(Session, "_tell", tell):
+        yield
+
+
 BUGS = in_histories(
     "groups",
     run_groups,
@@ -242,4 +256,8 @@ BUGS = in_histories(
         "a forward jump is taken for a gap": (_a_jump_is_a_gap, ("once_seek", "member_close")),
         "growth is not noticed": (_growth_is_not_noticed, ("grow_topic", "new_topic")),
     },
+) + planted(
+    "a coordinator that stands still",
+    lambda seed: passed(run_closing_member(seed)),
+    {"a leave is given up": _a_leave_is_given_up},
 )

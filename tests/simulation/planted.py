@@ -33,6 +33,7 @@ MOST_SEEDS = {
     "transactions in clusters": 70,
     "a controller that was stopped": 20,
     "a coordinator that is cut off": 20,
+    "a coordinator that stands still": 20,
     "prepared in clusters": 40,
     "shares": 130,
     "stalls": 6,

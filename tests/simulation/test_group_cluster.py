@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.net.client.group.session import LEAVE_TIMEOUT_MS
 from barnabas.net.client.positions import fetch_session
 
 from . import group_bugs
+from .closing_members import run_closing_member
 from .group_history import STABLE_LIMIT_S, UNOWNED_LIMIT_S, run_groups
 from .history import Result, Scenario
 from .planted import find
@@ -29,6 +31,7 @@ FIRST_SEED = int(os.environ.get("BARNABAS_GROUP_SIMULATION_FIRST_SEED", "100"))
 MOST_SEEDS = int(os.environ.get("BARNABAS_GROUP_SIMULATION_SEEDS", "20"))
 
 ENOUGH_SEEDS = 20
+CLOSING_SEEDS = 3
 
 # Seeds that failed once, and why. 1, 14, 22: a commit that was refused for its epoch was repeated under the next one, after a
 # reset, and undid it. 156: the harness left a broker with a clock two hours slow.
@@ -60,6 +63,13 @@ def test_offsets_of_a_deleted_topic_are_not_those_of_its_successor(seed: int) ->
 def test_histories_with_fetch_sessions_of_few_partitions(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_session, "MIN_PARTITIONS", 1)
     passed(run_groups(seed))
+
+
+def test_a_consumer_that_closes_leaves_at_the_successor_of_a_coordinator_that_stands_still() -> None:
+    """It gave up, and the other members waited for the end of its session."""
+    results = [run_closing_member(seed) for seed in range(CLOSING_SEEDS)]
+    assert [result.failure for result in results if result.failure] == []
+    assert any(result.counts["close_ms"] > LEAVE_TIMEOUT_MS for result in results), "no seed needs a second attempt"
 
 
 @pytest.mark.timeout(SECONDS + 240)

@@ -400,13 +400,18 @@ class CutOffHistory(TransactionHistory):
 
     async def _cut_off(self, former: int, client: Client, name: str) -> list[tuple[str, str]]:
         """Return when the slot of the name has moved; the links that are cut, those of the client first."""
-        others = [node.name for node in self.cluster.nodes if node.node_id != former]
+        pairs = self._cut_links(former, client.name)
+        await self._require(lambda: self._coordinator(name) not in (former, -1), SETTLE_S, f"{name} did not move")
+        return pairs
+
+    def _cut_links(self, node_id: int, client: str) -> list[tuple[str, str]]:
+        """Of a broker to the others and to a client, in both directions; those of the client first."""
+        others = [node.name for node in self.cluster.nodes if node.node_id != node_id]
         pairs = [
-            pair for other in (client.name, *others) for pair in ((f"node-{former}", other), (other, f"node-{former}"))
+            pair for other in (client, *others) for pair in ((f"node-{node_id}", other), (other, f"node-{node_id}"))
         ]
         for pair in pairs:
             self.cluster.world.cut(*pair)
-        await self._require(lambda: self._coordinator(name) not in (former, -1), SETTLE_S, f"{name} did not move")
         return pairs
 
     def _coordinator(self, name: str) -> int:

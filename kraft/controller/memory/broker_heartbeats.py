@@ -46,9 +46,6 @@ class BrokerHeartbeats:
         session = self._sessions.get(node_id)
         return session is not None and session.is_heard
 
-    def forget(self, node_id: int) -> None:
-        self._sessions.pop(node_id, None)
-
     def heard_within(self, node_id: int, window_ms: int, *, now_ms: int) -> bool:
         session = self._sessions.get(node_id)
         return session is not None and now_ms - session.last_contact_ms < window_ms

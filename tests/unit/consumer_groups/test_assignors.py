@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from itertools import cycle
 
 import pytest
 from hypothesis import given
@@ -119,6 +120,20 @@ def test_round_robin_deals_evenly_where_everybody_wants_the_same(
     for keys in assign_round_robin(subscribers(alike), topics).values():
         for topic, count in topics.items():  # and so is each topic by itself
             assert sum(name == topic for name, _ in keys) in (count // len(alike), -(-count // len(alike)))
+
+
+@given(members_strategy, topics_strategy)
+def test_round_robin_goes_round_from_the_first_member_on(
+    members: dict[str, frozenset[str]], topics: dict[str, int]
+) -> None:
+    """As Kafka's assignor deals: one turn over all topics, which passes over members that do not want the topic."""
+    turns, dealt = cycle(sorted(members)), {member_id: frozenset[tuple[str, int]]() for member_id in members}
+    for topic in sorted(topics):
+        if any(topic in wanted for wanted in members.values()):
+            for partition in range(topics[topic]):
+                taker = next(member_id for member_id in turns if topic in members[member_id])
+                dealt[taker] |= {(topic, partition)}
+    assert assign_round_robin(subscribers(members), topics) == dealt
 
 
 def fewest_moves(before: Assignment, alive: set[str], newcomers: int) -> int:

@@ -151,6 +151,18 @@ def test_a_member_that_joins_twice_has_its_first_request_refused(world: ClassicW
     assert a.joined().generation == 1
 
 
+def test_a_member_that_syncs_twice_has_its_first_request_refused(world: ClassicWorld) -> None:
+    """A request that stays parked for ever would keep its connection's later requests waiting."""
+    a, b = world.client("a").join(), world.client("b").join()
+    world.pass_ms(1_000)
+    a.joined(), b.sync()
+    first = b.ticket
+    b.sync()
+    assert isinstance(world.answers[first], RebalanceInProgressError)
+    a.sync()
+    assert (a.synced(), b.synced()) == ((0,), (1,))
+
+
 def test_a_changed_subscription_rebalances(world: ClassicWorld) -> None:
     a, b = world.group_of("a", "b")
     b.protocols = (("range", encode_subscription(ClientSubscription(topics=("t", "u")))),)

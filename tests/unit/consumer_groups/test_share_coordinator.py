@@ -31,6 +31,7 @@ from barnabas.log.vocabulary.errors import (
     GroupIdNotFoundError,
     GroupMaxSizeReachedError,
     InconsistentGroupProtocolError,
+    InvalidGroupIdError,
     InvalidRequestError,
     NonEmptyGroupError,
     NotCoordinatorError,
@@ -225,6 +226,8 @@ def test_members_outlive_their_coordinator() -> None:
         ("b", 0, ("t",), ELSEWHERE, NotCoordinatorError),
         ("b", 0, ("t",), G, GroupMaxSizeReachedError),
         ("x" * 1_001, 0, ("t",), G, InvalidRequestError),
+        ("b", 0, ("t",), "", InvalidGroupIdError),
+        ("b", 0, ("t",), "g" * 256, InvalidGroupIdError),
     ],
 )
 def test_refusals(

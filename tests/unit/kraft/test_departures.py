@@ -124,6 +124,21 @@ def test_a_broker_that_comes_back_in_the_middle_stays_and_no_partition_is_withou
     assert {item.leader for item in partitions(cluster)} == {0}
 
 
+def test_a_controller_that_takes_over_in_the_middle_of_a_return_gives_every_partition_its_leader() -> None:
+    """The former one has decided on a part of them; it looks at all of them itself, at an interval."""
+    cluster = in_pieces(3, 0)
+    silence(cluster, 0)
+    finish(cluster)
+    assert cluster.image.brokers[0].fenced and {item.leader for item in partitions(cluster)} == {NO_LEADER}
+    assert not cluster.beat(0).fenced
+    assert sum(item.leader == NO_LEADER for item in partitions(cluster)) == COUNT - STEP
+    cluster.cluster.elect(0)
+    cluster.cluster.run()
+    cluster.now_ms += SMALL_STEPS.leaderless_check_interval_ms
+    finish(cluster)
+    assert {item.leader for item in partitions(cluster)} == {0}
+
+
 def test_another_broker_is_fenced_in_the_middle() -> None:
     cluster = in_pieces()
     silence(cluster, 0)
@@ -262,6 +277,19 @@ def test_a_live_broker_whose_unregistration_is_not_asked_for_again_serves_again(
         answers.append(cluster.beat(0).fenced)
         cluster.tick()
     assert answers[-2:] == [True, False] and not cluster.image.brokers[0].fenced
+
+
+def test_a_departure_that_is_begun_again_keeps_what_is_known_of_the_same_process_only() -> None:
+    broker, departures = in_pieces().image.brokers[0], Departures()
+    departures.begin(broker, drains=True, has_lost_data=True)
+    departures.begin(broker, drains=True)
+    assert departures.is_draining(0) and departures.lost == {0}
+    departures.begin(broker)
+    assert not departures.is_draining(0) and departures.lost == {0}
+    departures.begin(broker, drains=True)
+    assert not departures.is_draining(0), "it must be fenced, and a shutdown does not end that"
+    departures.begin(structs.replace(broker, broker_epoch=broker.broker_epoch + 1), drains=True)
+    assert departures.is_draining(0) and not departures.lost
 
 
 def test_an_unregistration_is_about_one_process_and_known_to_one_controller() -> None:

@@ -239,6 +239,15 @@ def test_reports_of_former_registrations_epochs_and_strangers_do_not_count() -> 
     assert not isinstance(world.ask(unknown), BarnabasError)
 
 
+def test_a_late_report_of_an_earlier_leader_epoch_takes_nothing_away() -> None:
+    world = World()
+    world.report(0, 80)
+    world.report(1, 100)
+    world.report(2, 500, leader_epoch=0)
+    world.report(2, 90)
+    assert world.leader == 1
+
+
 END = LogEnd(topic_id="none", partition=3, leader_epoch=0, last_epoch=0, end_offset=9)
 
 

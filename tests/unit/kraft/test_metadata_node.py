@@ -154,6 +154,22 @@ def test_whoever_loses_the_leadership_forgets_what_it_decided() -> None:
     assert isinstance(cluster.ask(CreateTopic(name="t")), TopicCreated)
 
 
+def test_an_append_of_an_earlier_term_that_fails_does_not_end_the_present_one() -> None:
+    cluster = SingleController(1)
+    node, quorum = cluster.cluster.nodes[0], cluster.cluster.quorums[0]
+    answers = open_request(cluster)
+    entry = cluster.cluster.tail.pop()
+    quorum.leadership = Leadership(leader_id=5, term=2, is_self=False)
+    node.leadership_changed(quorum.leadership)
+    cluster.cluster.term = 2
+    cluster.cluster.elect(0)
+    cluster.cluster.run()
+    assert node.is_active_controller
+    entry.tell(AppendOutcome.UNKNOWN)
+    assert isinstance(answers[0], RequestTimedOutError)
+    assert node.is_active_controller
+
+
 def test_what_a_successor_commits_is_answered_as_committed() -> None:
     cluster = MetadataCluster(2)
     cluster.elect(0)

@@ -1,16 +1,17 @@
 """What one commit costs the voters: messages and steps beyond those that agreement needs were a third of a transaction."""
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 from simulation.raft_cluster import TIMING, SimulatedQuorum
-from unit.kraft.raft_quorums import core_of, finish, running
+from unit.kraft.raft_quorums import all_linked, core_of, finish, isolate, reunite, running
 
 from barnabas.kraft.quorum.quorum import AppendOutcome
 from barnabas.kraft.raft.consensus.leading import TELLS_PER_HEARTBEAT
 from barnabas.kraft.raft.driver import TICKS_PER_HEARTBEAT
-from barnabas.kraft.raft.protocol.messages import AppendEntries, AppendReply, Message
+from barnabas.kraft.raft.protocol.messages import AppendEntries, AppendReply, Joined, Message
 
 COMMANDS = 20
 LONGER_THAN_A_COMMIT_S = 0.02  # and shorter than a heartbeat
@@ -237,4 +238,26 @@ def test_the_others_do_not_wait_for_a_read_barrier() -> None:
     assert outcomes == [AppendOutcome.COMMITTED]
     for peer_id in leader.electorate.other_ids:
         assert core_of(cluster, peer_id).engine.commit_index == leader.engine.commit_index - 1
+    finish(cluster)
+
+
+def test_a_link_that_comes_back_costs_no_word_about_the_formation() -> None:
+    """Only a peer that was told that this voter is blank must learn that it is none any more."""
+    cluster = running()
+    counts = _Counts(cluster)
+    isolate(cluster, 2)
+    cluster.loop.run_for(1.0)
+    assert not all_linked(cluster)
+    reunite(cluster, 2)
+    assert cluster.loop.run_until(lambda: all_linked(cluster), 5.0)
+    cluster.loop.run_for(1.0)
+    assert counts.sent[AppendEntries] and not counts.sent[Joined]
+    finish(cluster)
+
+
+def test_the_algorithm_has_no_thread_of_its_own() -> None:
+    """Its library would tick by itself, beside the steps of the core, which alone know what is on the disk."""
+    before = threading.active_count()
+    cluster = running(1)
+    assert threading.active_count() == before
     finish(cluster)

@@ -1,5 +1,6 @@
 """The parts of the quorum's shell alone: who drives the core, who dials, and the end of all writing."""
 
+import asyncio
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -225,10 +226,9 @@ def test_a_peer_that_has_turned_us_away_is_dialed_patiently_at_once(loop: Virtua
     end(loop, dialer)
 
 
-def test_a_transport_that_was_halted_dials_nobody(loop: VirtualLoop) -> None:
-    network: Any = Nobody(loop)
+def transport_on(loop: VirtualLoop, network: Any) -> RaftTransport:
     handler: Any = None
-    transport = RaftTransport(
+    return RaftTransport(
         node_id=1,
         listen=("own", 1),
         contacts={},
@@ -237,8 +237,28 @@ def test_a_transport_that_was_halted_dials_nobody(loop: VirtualLoop) -> None:
         rng=random.Random(1),
         handler=handler,
     )
+
+
+def test_a_transport_that_was_halted_dials_nobody(loop: VirtualLoop) -> None:
+    network = Nobody(loop)
+    transport = transport_on(loop, network)
     loop.run_until_complete(transport.start())
     loop.run_until_complete(transport.close())
     transport.set_peers({0: ("peer", 5)})
     loop.run_for(1.0)
     assert not network.dials
+
+
+def test_a_transport_is_closed_when_its_tasks_have_ended(loop: VirtualLoop) -> None:
+    """The loop of the quorum's thread may end with the close: a task that is only cancelled would be destroyed pending."""
+    transport = transport_on(loop, Nobody(loop))
+
+    async def main() -> set[asyncio.Task[Any]]:
+        await transport.start()
+        transport.set_peers({0: ("peer", 5)})
+        await asyncio.sleep(1.0)
+        assert len(asyncio.all_tasks()) == 3  # this one, that which pings, that which dials
+        await transport.close()
+        return asyncio.all_tasks() - {asyncio.current_task()}
+
+    assert not loop.run_until_complete(main())

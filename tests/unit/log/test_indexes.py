@@ -80,9 +80,9 @@ def test_time_index(disk):
     index = TimeIndex(disk, "/d/0.timeindex", base_offset=100, max_size_bytes=1 << 20)
     index.append(-1, 105)
     assert index.largest == (-1, 100)
-    for stamp, offset in ((10, 110), (10, 115), (20, 120), (15, 125), (30, 130)):
+    for stamp, offset in ((10, 110), (10, 115), (20, 120), (25, 120), (15, 125), (30, 130)):
         index.append(stamp, offset)
-    assert len(index) == 3
+    assert len(index) == 3, "timestamps and offsets both rise"
     assert [index.offset_for(stamp) for stamp in (0, 10, 11, 20, 21, 31)] == [100, 100, 110, 110, 120, 130]
     index.truncate_to(130)
     assert index.largest == (20, 120)

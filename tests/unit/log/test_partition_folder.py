@@ -65,6 +65,25 @@ def test_new_folders_share_the_flush_of_the_folder_above_them() -> None:
     assert synced.count("/one") == 2
 
 
+def test_names_are_flushed_once_for_each_change() -> None:
+    """A flush of a folder waits for the disk, and each flush of the log asks for one."""
+    synced: list[str] = []
+
+    class Disk(SimulatedDisk):
+        def sync_dir(self, path: str) -> None:
+            synced.append(path)
+            super().sync_dir(path)
+
+    folder = create(loaded(Disk())).folder
+    for _ in range(3):
+        folder.sync()
+    assert synced.count(DIRECTORY) == 1
+    folder.changed()
+    for _ in range(3):
+        folder.sync()
+    assert synced.count(DIRECTORY) == 2
+
+
 def test_a_folder_without_its_entry_above_is_not_durable() -> None:
     class Disk(SimulatedDisk):
         def sync_dir(self, path: str) -> None:

@@ -112,12 +112,13 @@ def check_epochs(log, epochs):
 @pytest.mark.parametrize("seed", range(400))
 def test_power_loss_keeps_what_was_flushed(seed):
     """After any crash the log is a prefix of what was appended, at least up to the recovery point, and goes on from
-    there."""
+    there. An epoch that began before records were flushed stays known, even if it has none itself."""
     rng = Random(seed)
     disk = SimulatedDisk()
     expected: list[tuple[int, bytes]] = []  # (epoch, value) by offset
     recovery_point = 0  # as it was checkpointed
     epoch = 0
+    flushed_epoch = -1
     written = [0]
 
     def lower(end_offset):
@@ -132,6 +133,8 @@ def test_power_loss_keeps_what_was_flushed(seed):
                 assert append(log, value, epoch=epoch) == len(expected)
                 expected.append((epoch, value))
             elif action < 0.85:
+                if log.recovery_point < log.log_end_offset:
+                    flushed_epoch = log.latest_epoch
                 log.flush()
                 written[0] = log.recovery_point
                 if rng.random() < 0.5:
@@ -140,9 +143,11 @@ def test_power_loss_keeps_what_was_flushed(seed):
                 cut = rng.randint(max(0, len(expected) - 20), len(expected))
                 log.truncate_to(cut)
                 del expected[cut:]
+                flushed_epoch = min(flushed_epoch, log.latest_epoch)
                 epoch += 1
             else:
                 epoch += 1
+                log.assign_epoch_start(epoch, log.log_end_offset)
         recovery_point = written[0]
         if rng.random() < 0.6:
             disk.power_loss(rng)
@@ -152,6 +157,7 @@ def test_power_loss_keeps_what_was_flushed(seed):
             at_least = len(expected)
         log = open_log(disk, config=SMALL, recovery_point=recovery_point, before_truncation=lower)
         assert at_least <= log.log_end_offset <= len(expected), seed
+        assert log.latest_epoch >= flushed_epoch
         del expected[log.log_end_offset :]
         assert base_offsets(read_all(log)) == list(range(len(expected)))
         check_epochs(log, [found for found, _ in expected])

@@ -11,6 +11,7 @@ from barnabas.log.disk.files import AppendFile
 from barnabas.log.format.record_batch import Buffer
 from barnabas.log.partition.recovery import recover_log
 from barnabas.log.settings.config import LogConfig
+from barnabas.log.vocabulary.errors import CorruptRecordError
 from barnabas.net.testing.simulation.disk import SimulatedDisk
 
 COMPACT = LogConfig(cleanup_policy=("compact",), segment_bytes=600, index_interval_bytes=100, file_delete_delay_ms=0)
@@ -163,6 +164,22 @@ def test_an_index_that_was_left_behind_by_its_log_is_brought_in() -> None:
     log = reopen(disk)
     assert records_in(log) == latest(written, end_offset=end)
     assert disk.exists(f"{first}.index")
+
+
+def test_a_swap_is_not_finished_with_a_segment_that_is_damaged() -> None:
+    """The segments that it replaces would be removed, and with them the only sound copy of its records."""
+    disk = SimulatedDisk()
+    written_log(disk)
+    log = reopen(disk, MERGING)
+    clean(log, disk)
+    cleaned = log.segments.all[0]
+    *_, (last, _) = cleaned.records.batches(0, verify_crc=True)
+    disk.rename(cleaned.path, f"{cleaned.path}.swap")
+    disk.kill()
+    disk.flip_bit(f"{cleaned.path}.swap", last.position + last.size_bytes - 1)
+    with pytest.raises(CorruptRecordError, match="is damaged at position"):
+        reopen(disk)
+    assert disk.exists(f"{cleaned.path}.swap")
 
 
 def test_recovery_is_what_a_log_is_opened_by() -> None:

@@ -292,8 +292,12 @@ def test_a_batch_is_sealed_once_and_takes_nothing_afterwards(implementation):
     assert batch.append(b"w") == -1
     with pytest.raises(AssertionError):
         batch.seal()
+
+
+@pytest.mark.parametrize("keys", [[], [None], [b"k"]])
+def test_there_are_no_rows_by_no_partition(implementation, keys):
     with pytest.raises(ZeroDivisionError):
-        implementation.rows_by_partition([b"k"], 0)
+        implementation.rows_by_partition(keys, 0)
 
 
 def test_a_receipt_names_the_batch_and_the_record(implementation):

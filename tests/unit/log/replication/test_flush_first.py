@@ -43,6 +43,14 @@ def leader(**settings: int) -> Partition:
     return partition
 
 
+def test_only_a_follower_that_counts_for_its_leader_waits_for_its_disk() -> None:
+    assert not leader().following.waits_for_disk
+    partition = replica()
+    for leader_epoch, isr in ((2, (1,)), (3, (0,))):
+        partition.make_follower(assignment(leader=1, leader_epoch=leader_epoch, isr=isr), 0)
+        assert not partition.following.waits_for_disk
+
+
 def append(partition: Partition, sequence: int = 1) -> list[Effect]:
     return partition.leading.append(batch((0, sequence)), acks=ACKS_ALL, now_ms=0)[2]
 

@@ -159,8 +159,10 @@ class RecordBuffer:
             self.sticky[state.name] = batch
 
     def open_batch(self, queue: PartitionQueue, size_bytes: int = 0) -> Batch | None:
-        """Open a batch in a queue that has none; None if the buffer is full."""
+        """Open a batch in a queue that has none; None if the buffer is full. Raises ClientClosedError: a call that had to wait
+        may go on when the buffer is closed, and no later close would end its record."""
         assert queue.open is None
+        self._check_open()
         size = max(queue.growth.first_bytes, size_bytes)
         if self.reserved_bytes and self.reserved_bytes + size > self._config.buffer_memory:
             return None
@@ -188,8 +190,10 @@ class RecordBuffer:
             self._turn_sticky(state)
 
     def put_encoded(self, queue: PartitionQueue, data: bytes, record_count: int, stamp_ms: int) -> Batch | None:
-        """Add a whole batch, behind the open one of the queue, and send it if possible; None if the buffer is full."""
+        """Add a whole batch, behind the open one of the queue, and send it if possible; None if the buffer is full. Raises
+        ClientClosedError, as `open_batch`."""
         with self.lock:
+            self._check_open()
             self.seal_of(queue)
             if self.reserved_bytes and self.reserved_bytes + len(data) > self._config.buffer_memory:
                 return None
@@ -282,6 +286,9 @@ class RecordBuffer:
                 await self._progress.wait()
         except TimeoutError:
             raise self.exhausted() from None
+        self._check_open()
+
+    def _check_open(self) -> None:
         if self.is_closed:
             raise ClientClosedError("the producer is closed")
 

@@ -162,7 +162,7 @@ class RecordBuffer:
         """Open a batch in a queue that has none; None if the buffer is full. Raises ClientClosedError: a call that had to wait
         may go on when the buffer is closed, and no later close would end its record."""
         assert queue.open is None
-        self._check_open()
+        _check_open(self)
         size = max(queue.growth.first_bytes, size_bytes)
         if self.reserved_bytes and self.reserved_bytes + size > self._config.buffer_memory:
             return None
@@ -193,7 +193,7 @@ class RecordBuffer:
         """Add a whole batch, behind the open one of the queue, and send it if possible; None if the buffer is full. Raises
         ClientClosedError, as `open_batch`."""
         with self.lock:
-            self._check_open()
+            _check_open(self)
             self.seal_of(queue)
             if self.reserved_bytes and self.reserved_bytes + len(data) > self._config.buffer_memory:
                 return None
@@ -286,11 +286,7 @@ class RecordBuffer:
                 await self._progress.wait()
         except TimeoutError:
             raise self.exhausted() from None
-        self._check_open()
-
-    def _check_open(self) -> None:
-        if self.is_closed:
-            raise ClientClosedError("the producer is closed")
+        _check_open(self)
 
     def has_much(self, handle: Handle) -> bool:
         """As `has_much_of`, after this record."""
@@ -380,6 +376,11 @@ class RecordBuffer:
 
     def _forget_time(self) -> None:
         self.time.now_ms = 0
+
+
+def _check_open(buffer: RecordBuffer) -> None:
+    if buffer.is_closed:
+        raise ClientClosedError("the producer is closed")
 
 
 def append_now(

@@ -140,10 +140,11 @@ long)
     long env BARNABAS_SIMULATION_SEEDS=60 BARNABAS_SIMULATION_SECONDS="$seconds" BARNABAS_SHARE_SIMULATION_SEEDS=60 \
         BARNABAS_GROUP_SIMULATION_SEEDS=60 BARNABAS_GROUP_SIMULATION_SECONDS="$seconds" BARNABAS_PURE_SEEDS=1000 \
         BARNABAS_TRANSACTION_SEEDS=2000 BARNABAS_TXN_SEEDS=2000 BARNABAS_TRANSACTION_SIMULATION_SEEDS=60 \
-        BARNABAS_TRANSACTION_SIMULATION_SECONDS="$seconds" \
+        BARNABAS_TRANSACTION_SIMULATION_SECONDS="$seconds" BARNABAS_ANY_TURN_SAMPLE=1000 \
         pytest -q -n 2 --timeout 3600 tests/simulation/test_cluster.py tests/simulation/test_group_cluster.py \
         tests/simulation/test_share_cluster.py tests/simulation/test_transaction_cluster.py tests/simulation/test_pure_machines.py \
-        tests/simulation/test_isr_transactions.py tests/unit/consumer_groups/test_transaction_simulation.py
+        tests/simulation/test_isr_transactions.py tests/simulation/test_any_turn.py \
+        tests/unit/consumer_groups/test_transaction_simulation.py
     long scripts/simulate --seconds "$seconds" --jobs 2
     long scripts/simulate --groups --seconds "$seconds" --jobs 2
     long scripts/simulate --transactions --seconds "$seconds" --jobs 2

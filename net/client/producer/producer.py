@@ -212,7 +212,9 @@ class Producer:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 if self._transactions is not None:
                     await self._transactions.close()
-                await self.flush()
+                # Not `flush`: another close may be through by now.
+                await self._buffer.delivered()
+                await self._sender.settle()
         except TimeoutError:
             pass
         finally:

@@ -159,8 +159,10 @@ class RecordBuffer:
             self.sticky[state.name] = batch
 
     def open_batch(self, queue: PartitionQueue, size_bytes: int = 0) -> Batch | None:
-        """Open a batch in a queue that has none; None if the buffer is full."""
+        """Open a batch in a queue that has none; None if the buffer is full. Raises ClientClosedError: a call that had to wait
+        may go on when the buffer is closed, and no later close would end its record."""
         assert queue.open is None
+        _check_open(self)
         size = max(queue.growth.first_bytes, size_bytes)
         if self.reserved_bytes and self.reserved_bytes + size > self._config.buffer_memory:
             return None
@@ -188,8 +190,10 @@ class RecordBuffer:
             self._turn_sticky(state)
 
     def put_encoded(self, queue: PartitionQueue, data: bytes, record_count: int, stamp_ms: int) -> Batch | None:
-        """Add a whole batch, behind the open one of the queue, and send it if possible; None if the buffer is full."""
+        """Add a whole batch, behind the open one of the queue, and send it if possible; None if the buffer is full. Raises
+        ClientClosedError, as `open_batch`."""
         with self.lock:
+            _check_open(self)
             self.seal_of(queue)
             if self.reserved_bytes and self.reserved_bytes + len(data) > self._config.buffer_memory:
                 return None
@@ -282,8 +286,7 @@ class RecordBuffer:
                 await self._progress.wait()
         except TimeoutError:
             raise self.exhausted() from None
-        if self.is_closed:
-            raise ClientClosedError("the producer is closed")
+        _check_open(self)
 
     def has_much(self, handle: Handle) -> bool:
         """As `has_much_of`, after this record."""
@@ -373,6 +376,11 @@ class RecordBuffer:
 
     def _forget_time(self) -> None:
         self.time.now_ms = 0
+
+
+def _check_open(buffer: RecordBuffer) -> None:
+    if buffer.is_closed:
+        raise ClientClosedError("the producer is closed")
 
 
 def append_now(

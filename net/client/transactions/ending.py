@@ -62,8 +62,7 @@ class Transactions:
         if before is not None and not before.done():
             await asyncio.wait([before])
         if self.machine.phase is Phase.IN_DOUBT:
-            self._end_with(self._ask(self.machine.ask_again()))
-            await self._ended()
+            await _ended(self._end_with(self._ask(self.machine.ask_again())))
         if self.machine.phase is Phase.IN_DOUBT:
             raise self._still_in_doubt()
         current = self.machine.begin()
@@ -99,9 +98,9 @@ class Transactions:
         """Deliver all records and commit. Raises what `Current.error` says if the transaction is not committed."""
         current = self.machine.current
         assert current is not None
-        self._end_with(self._commit())
+        ending = self._end_with(self._commit())
         try:
-            await self._ended()
+            await _ended(ending)
         except asyncio.CancelledError:
             if self.machine.phase is Phase.OPEN:  # the coordinator was not asked yet
                 self._end_with(self._abort())
@@ -113,9 +112,7 @@ class Transactions:
         """Give the records up and abort; wait a while for the confirmation."""
         current = self.machine.current
         assert current is not None
-        self._end_with(self._abort())
-        assert self._ending is not None
-        await asyncio.wait([self._ending], timeout=ABORT_WAIT_MS / 1000)
+        await asyncio.wait([self._end_with(self._abort())], timeout=ABORT_WAIT_MS / 1000)
         return Outcome.ABORTING if current.outcome is Outcome.OPEN else current.outcome
 
     async def close(self) -> None:
@@ -131,18 +128,12 @@ class Transactions:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    async def _ended(self) -> None:
-        """Wait for the task; a cancelled caller does not cancel it."""
-        assert self._ending is not None
-        await asyncio.wait([self._ending])
-        if self._ending.cancelled():
-            raise ClientClosedError("the producer was closed while a transaction ended")
-        self._ending.result()
-
-    def _end_with(self, end: Coroutine[Any, Any, None]) -> None:
+    def _end_with(self, end: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Return the task of the end, which another end may replace."""
         if self._ending is not None:
             self._ending.cancel()
         self._ending = asyncio.get_running_loop().create_task(end, name="barnabas-transaction-end")
+        return self._ending
 
     async def _delivered(self) -> None:
         """Return when all records are acknowledged, or a part of the transaction has failed."""
@@ -208,3 +199,11 @@ class Transactions:
         return current.error or CoordinatorNotAvailableError(
             f"the abort of the last transaction of {name!r} is not confirmed: its coordinator does not answer; try again"
         )
+
+
+async def _ended(ending: "asyncio.Task[None]") -> None:
+    """Wait for the task; a cancelled caller does not cancel it."""
+    await asyncio.wait([ending])
+    if ending.cancelled():
+        raise ClientClosedError("the producer was closed while a transaction ended")
+    ending.result()

@@ -17,6 +17,7 @@ from barnabas.net.client.connection.errors import BarnabasError, ClientClosedErr
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.producer.producer import Producer
 from barnabas.net.client.transactions.ending import ABORT_WAIT_MS
+from barnabas.net.client.transactions.machine import Outcome
 from barnabas.net.wire.protocol.api_keys import ApiKey
 
 from .test_closing import MOST_STEPS, check_tasks
@@ -166,6 +167,50 @@ def test_a_close_with_an_open_transaction_whose_coordinator_is_silent_ends_in_ti
         await asyncio.wait([close])
         assert close.cancelled() == is_cancelled
         assert loop.time() - begin <= (timeout_ms or ABORT_WAIT_MS) / 1000 + 0.1
+        check_nothing_is_left(cluster)
+
+    run(main())
+
+
+@pytest.mark.parametrize("turns", range(MOST_STEPS))
+def test_a_close_ends_a_send_that_learns_its_topic(turns: int) -> None:
+    """The record that came into the buffer behind its close had no end."""
+
+    async def main() -> None:
+        cluster = filled(0)
+        producer = plain(cluster)
+        await producer.start()
+        sending = asyncio.create_task(producer.send("t", b"v"))
+        await passes(turns)
+        await producer.close()
+        async with asyncio.timeout(0.1):
+            try:
+                await (await sending)
+            except ClientClosedError:
+                pass
+        check_nothing_is_left(cluster)
+
+    run(main())
+
+
+@pytest.mark.parametrize("turns", range(MOST_STEPS))
+def test_a_second_close_during_a_commit_raises_nothing_and_the_commit_has_an_outcome(turns: int) -> None:
+    """Both closes abort the transaction; the slower one failed, and so did the commit, with an error of asyncio."""
+
+    async def main() -> None:
+        cluster = filled(0)
+        FakeTransactions(cluster)
+        producer = Producer(client=cluster.client(), transactional_id="tx")
+        await producer.start()
+        transaction = producer.transaction()
+        await transaction.begin()
+        await transaction.send("t", b"v")
+        committing = asyncio.create_task(transaction.commit())
+        await passes(turns)
+        await asyncio.gather(producer.close(), producer.close())
+        await asyncio.wait([committing])
+        assert isinstance(committing.exception(), BarnabasError | None)
+        assert (transaction.outcome is Outcome.COMMITTED) == (committing.exception() is None)
         check_nothing_is_left(cluster)
 
     run(main())

@@ -45,7 +45,7 @@ FINDING_SEEDS: Final[dict[tuple[str, str], int]] = {  # by level and name
     ("cluster", "group answers before their commit"): 5,
     ("cluster", "nobody is relieved when min.insync.replicas falls"): 10,
     ("cluster", "the last leader before eligible ones"): 22,
-    ("cluster", "the last leader leads whatever it has lost"): 23,
+    ("cluster", "the last leader leads whatever it has lost"): 55,
     ("cluster", "who has lost data stays eligible"): 15,
     ("groups", "a commit repeated across a fence"): 2,
     ("groups", "a forward jump is taken for a gap"): 1,

@@ -152,6 +152,9 @@ class MetadataService:
             async with asyncio.timeout(timeout_ms / 1000):
                 await waiter
         except TimeoutError:
+            # Known in the turn of the loop in which the time ended, as after a pause of the process.
+            if self.is_known:
+                return
             raise LeaderNotAvailableError(
                 f"this broker has not received the cluster metadata within {timeout_ms} ms: it has just started, or the quorum "
                 "has no leader; try again, or ask another broker"
@@ -184,6 +187,8 @@ class MetadataService:
             async with asyncio.timeout(timeout_ms / 1000):
                 await waiter
         except TimeoutError:
+            if self.applied_offset >= offset:
+                return
             raise RequestTimedOutError(
                 f"the change is committed at metadata offset {offset}, but this broker is still at {self.applied_offset}"
             ) from None

@@ -228,6 +228,7 @@ async def test_a_lost_replica_is_shown_before_the_next_look_at_the_partitions(cl
         assert complaints == []
 
 
+MOST_LOOKS: Final = 10  # of a page after a leader has moved; each follows a change
 LAST_EVENT: Final = """
     window.EventSource = class extends window.EventSource {
         constructor(...args) { super(...args); this.addEventListener("message", (event) => { window.lastEvent = event.data; }); }
@@ -270,6 +271,11 @@ async def test_a_new_leader_is_shown_before_the_next_look_at_the_partitions(clus
             arg=str(other),
             timeout=WAIT_MS,
         )
+        # The clock stands still: a look that nothing has asked for would follow at once, beside these requests.
+        before = looks.qsize()
+        for _ in range(30 * MOST_LOOKS):
+            await page.evaluate("fetch(location.pathname).then((answer) => answer.text())")
+        assert looks.qsize() - before < MOST_LOOKS
         assert complaints == []
 
 

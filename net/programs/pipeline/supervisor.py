@@ -109,8 +109,10 @@ class Supervisor:
                 async with asyncio.timeout(delay_ms / 1_000):
                     await self._stop.wait()
             except TimeoutError:
-                continue
-            return self._become("stopped")
+                pass
+            # Also if the stop comes in the turn of the loop in which the pause ends.
+            if self._stop.is_set():
+                return self._become("stopped")
 
     def _become(self, word: RunWord) -> RunState:
         state = RunState(

@@ -72,6 +72,18 @@ async def test_a_wait_ends_with_its_time_and_leaves_nothing_behind() -> None:
 
 
 @simulated
+async def test_what_arrives_in_the_turn_in_which_the_time_of_a_wait_ends_is_not_too_late() -> None:
+    """A process that was paused finds both in the same turn. The error said that a broker at offset 20 had not reached 20."""
+    shell = await Shell.start()
+    loop = asyncio.get_running_loop()
+    loop.call_later(0.7, lambda: shell.source.publish(image_of(offset=20)))
+    await shell.metadata.wait_for_offset(20, timeout_ms=700)
+    loop.call_later(0.7, lambda: shell.source.publish(image_of(broker(0), offset=21)))
+    await shell.metadata.wait_until_known(timeout_ms=700)
+    assert now_ms() == 1_400
+
+
+@simulated
 async def test_closing_ends_all_waits_and_the_source() -> None:
     shell = await Shell.start()
     waiting = asyncio.create_task(shell.metadata.wait_for_offset(20, timeout_ms=60_000))
@@ -117,5 +129,6 @@ async def test_an_image_without_active_brokers_is_not_shown_to_clients() -> None
     assert shell.metadata.is_current and not shell.metadata.is_known
     with pytest.raises(LeaderNotAvailableError, match="has not received the cluster metadata within 700 ms"):
         await shell.metadata.wait_until_known(timeout_ms=700)
+    assert not shell.metadata._unknown  # each client that comes meanwhile waits here
     shell.source.publish(image_of(broker(0), offset=21))
     await shell.metadata.wait_until_known(timeout_ms=0)

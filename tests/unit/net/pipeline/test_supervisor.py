@@ -33,11 +33,14 @@ class ProgramOrder(DriverOrder):
 
 
 def supervisor(
-    folder: StateFolder, program: str, on_progress: Callable[[RunProgress], None] = lambda _: None
+    folder: StateFolder,
+    program: str,
+    on_progress: Callable[[RunProgress], None] = lambda _: None,
+    policy: RestartPolicy = QUICK,
 ) -> Supervisor:
     folder.prepare()
     order = ProgramOrder(state=folder.path, base=folder.path, bootstrap="", master="", program=program)
-    return Supervisor(order, QUICK, folder, on_progress=on_progress)
+    return Supervisor(order, policy, folder, on_progress=on_progress)
 
 
 @pytest.fixture
@@ -97,6 +100,29 @@ def test_what_a_full_disk_refuses_is_told_with_the_cure(folder: StateFolder, cod
     with pytest.raises(StorageError) as caught:
         folder.write_error("reason")
     assert (CURE in caught.value.message, str(folder.path) in caught.value.message) == (is_full, True)
+
+
+class StoppedInThePause(StateFolder):
+    """Has `stop` called when the pause before the next driver begins, or in the turn of the loop in which it ends."""
+
+    stop: Callable[[], None]
+    when: Callable[[Callable[[], None]], object]
+
+    def write_run(self, state: RunState) -> None:
+        super().write_run(state)
+        if state.state == "restarting":
+            self.when(self.stop)
+
+
+@pytest.mark.parametrize("pause_ms", [60_000, 0], ids=["as it begins", "as it ends"])
+async def test_a_stop_between_two_drivers_starts_no_other_one(tmp_path: Path, pause_ms: int) -> None:
+    folder = StoppedInThePause(tmp_path / "state")
+    program = supervisor(folder, FAIL % 1, policy=RestartPolicy(attempts=2, first_ms=pause_ms, max_ms=pause_ms))
+    # A pause of 0 ms ends in the next turn, behind what was called for that turn before.
+    folder.stop, folder.when = program.stop, asyncio.get_running_loop().call_soon
+    async with asyncio.timeout(30):
+        assert (await program.run()).state == "stopped"
+    assert runs(folder) == 1
 
 
 async def test_stop_asks_the_driver_to_end(folder: StateFolder) -> None:

@@ -5,7 +5,8 @@ wait; and a stream of `read_table` waits for the loop itself.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from barnabas.log.records.codec import Accumulator
@@ -48,17 +49,18 @@ async def send_table(buffer: RecordBuffer, topic: str, table: Any, columns: Mapp
 async def send_rows(buffer: RecordBuffer, state: TopicQueues, columns: "TableColumns", table: Any) -> TableHandle:
     """Raises InvalidRequestError, RecordTooLargeError, BufferExhaustedError; rows before the error may be sent."""
     runs: list[tuple[Batch, int, int]] = []
-    async for rows in _converted(state, columns, table):
-        if rows.largest_bytes + RECORD_OVERHEAD > buffer.max_record_bytes:
-            raise RecordTooLargeError(
-                f"a row of about {rows.largest_bytes} bytes; at most {buffer.max_record_bytes} are taken"
-            )
-        for partition, numbers in rows.groups:
-            runs += await _send_group(buffer, state, rows, partition, numbers)
+    async with aclosing(_converted(state, columns, table)) as pieces:
+        async for rows in pieces:
+            if rows.largest_bytes + RECORD_OVERHEAD > buffer.max_record_bytes:
+                raise RecordTooLargeError(
+                    f"a row of about {rows.largest_bytes} bytes; at most {buffer.max_record_bytes} are taken"
+                )
+            for partition, numbers in rows.groups:
+                runs += await _send_group(buffer, state, rows, partition, numbers)
     return TableHandle(BatchHandles(runs))
 
 
-async def _converted(state: TopicQueues, columns: "TableColumns", table: Any) -> "AsyncIterator[Rows]":
+async def _converted(state: TopicQueues, columns: "TableColumns", table: Any) -> "AsyncGenerator[Rows, None]":
     pieces = await asyncio.to_thread(columns.pieces, table)
 
     def convert() -> "Rows | None":

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from unit.net.client.consumer_world import consumer, filled
 from unit.net.client.fake_cluster import HANG, FakeCluster
@@ -172,15 +173,23 @@ def test_a_close_with_an_open_transaction_whose_coordinator_is_silent_ends_in_ti
     run(main())
 
 
+SENDS = {
+    "one": lambda producer: producer.send("t", b"v"),
+    "many": lambda producer: producer.send_many("t", [b"v", b"w"]),
+    "table": lambda producer: producer.send_table("t", pa.table({"value": [b"v", b"w"]})),
+}
+
+
+@pytest.mark.parametrize("kind", SENDS)
 @pytest.mark.parametrize("turns", range(MOST_STEPS))
-def test_a_close_ends_a_send_that_learns_its_topic(turns: int) -> None:
+def test_a_close_ends_a_send_that_learns_its_topic(turns: int, kind: str) -> None:
     """The record that came into the buffer behind its close had no end."""
 
     async def main() -> None:
         cluster = filled(0)
         producer = plain(cluster)
         await producer.start()
-        sending = asyncio.create_task(producer.send("t", b"v"))
+        sending = asyncio.ensure_future(SENDS[kind](producer))
         await passes(turns)
         await producer.close()
         async with asyncio.timeout(0.1):

@@ -9,6 +9,7 @@ from unit.net.client.fake_cluster import HANG, SILENCE_S, FakeCluster
 from unit.net.client.fake_groups import FakeGroups
 from unit.net.client.virtual_time import run
 
+from barnabas.log.vocabulary.errors import ErrorCode
 from barnabas.net.client.consumer.consumer import Consumer
 from barnabas.net.client.consumer.consumer_config import CLOSE_TIMEOUT_MS
 from barnabas.net.client.group.session import LEAVE_TIMEOUT_MS
@@ -16,6 +17,7 @@ from barnabas.net.client.share.share_consumer import ShareConsumer
 from barnabas.net.wire.protocol.api_keys import ApiKey
 from barnabas.net.wire.protocol.group_responses import FindCoordinatorResponse
 from barnabas.net.wire.protocol.requests import OffsetCommitRequest
+from barnabas.net.wire.protocol.responses import ErrorResponse
 
 SUCCESSION_S = 9.0  # until the brokers fence one that stands still, and another one has its groups
 PROTOCOLS = pytest.mark.parametrize("protocol", ["consumer", "classic"])
@@ -127,6 +129,39 @@ def test_a_close_does_not_wait_for_a_cluster_that_stands_still(auto_commit: bool
         reader = await world.reader(auto_commit=auto_commit)
         world.freeze()
         assert await seconds_of_close(reader) <= limit_s + 0.1
+
+    run(main())
+
+
+@PROTOCOLS
+def test_a_close_ends_in_time_if_there_is_never_a_successor(protocol: str) -> None:
+    """Another broker answers, so the leave is tried a second time: for what is left of its time."""
+
+    async def main() -> None:
+        world = World()
+        reader = await world.reader(group_protocol=protocol, auto_commit=False)
+        world.cluster.frozen.add(0)
+        took_s = await seconds_of_close(reader)
+        assert LEAVE_TIMEOUT_MS / 1000 < took_s <= CLOSE_TIMEOUT_MS / 1000
+
+    run(main())
+
+
+@PROTOCOLS
+def test_a_leave_that_is_refused_for_good_is_not_repeated(protocol: str) -> None:
+    async def main() -> None:
+        world = World()
+        reader = await world.reader(group_protocol=protocol, auto_commit=False)
+        refusals: list[Any] = []
+
+        def refuse(_: int, request: Any) -> ErrorResponse:
+            refusals.append(request)
+            return ErrorResponse(error=int(ErrorCode.GROUP_AUTHORIZATION_FAILED), message="not yours")
+
+        for api in (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.LEAVE_GROUP):
+            world.cluster.script(api, refuse, forever=True)
+        assert await seconds_of_close(reader) < 0.1
+        assert len(refusals) == 1
 
     run(main())
 

@@ -6,16 +6,21 @@ another one is found, and keeps none from being seen.
 
 from collections.abc import Mapping
 from pathlib import Path
+from random import Random
 from typing import Final
 
 import pytest
 from faults import network
 from faults.campaign import run
+from faults.cluster import FaultCluster
+from faults.history import History
 from faults.injections import FAULTS
+from faults.load import Load
 from faults.planted import BUGS, program
 from faults.report import table
 from faults.transactions.layout import BANKS, MIDDLE, TOPICS, Role
 from faults.transactions.load import TransactionalLoad
+from faults.workload import PACE_S, Workload
 
 LEAST_FAULTS: Final = 3  # of each campaign, whatever time they take
 LEAST_KILLS: Final = 2
@@ -67,6 +72,17 @@ def test_the_campaigns_have_all_bugs_and_each_bug_has_rules_of_its_own() -> None
         assert sum(map(len, found.values())) == len(set().union(*found.values()))
 
 
+class Undeterred(Workload):
+    """Goes on though a client has ended: librdkafka's does for good when a broker has lost what it acknowledged."""
+
+    def failure(self) -> None:
+        return None
+
+
+def undeterred(cluster: FaultCluster, history: History, rng: Random, slowness: float) -> Load:
+    return Undeterred(cluster.bootstrap, history, rng, pace_s=PACE_S * slowness)
+
+
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("kinds", "found"), RECORDS, ids=named)
 def test_a_campaign_finds_planted_bugs(
@@ -82,6 +98,7 @@ def test_a_campaign_finds_planted_bugs(
         kinds=kinds,
         say=print,
         program=program(found),
+        make=undeterred,
         least_faults=LEAST_FAULTS,
         slowness=SLOWNESS,
     )

@@ -21,7 +21,8 @@ def alter_quotas(view: MetadataDelta, request: AlterQuotasRequest) -> Controller
     last = {(change.entity, change.kind): change for change in request.changes}
     changes = [one for one in last.values() if view.quotas_of(one.entity).get(one.kind) != one.value]
     added = sum(one.kind not in view.quotas_of(one.entity) for one in changes)
-    if view.count_quotas() + added > MAX_QUOTAS:
+    # With nothing added, also beyond the limit: a release with a larger one may have set them, and they can be removed.
+    if added and view.count_quotas() + added > MAX_QUOTAS:
         raise PolicyViolationError(
             f"the cluster has {view.count_quotas()} quotas, and at most {MAX_QUOTAS} are allowed: {added} more cannot be added;"
             " set quotas for defaults, and remove those that are not needed"

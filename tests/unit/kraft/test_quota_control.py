@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 from unit.kraft.single_controller import SingleController
 
+from barnabas.kraft.access import quota_control
 from barnabas.kraft.metadata.delta import MetadataDelta
 from barnabas.kraft.metadata.feature_levels import QUOTAS_LEVEL
 from barnabas.kraft.metadata.image import MetadataImage
@@ -120,6 +121,16 @@ def test_the_number_of_quotas_is_bounded() -> None:
     alter(cluster, change(many[0].entity, value=5.0))  # no more than before
     alter(cluster, change(many[0].entity, value=None))
     alter(cluster, change())
+
+
+def test_quotas_beyond_the_limit_of_this_release_can_be_changed_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_of()
+    alter(cluster, change(), change(BOTH), change(HOST, CONNECTION))
+    monkeypatch.setattr(quota_control, "MAX_QUOTAS", 1)
+    cluster.refused(AlterQuotasRequest(changes=(change(ANY_CLIENT),)), PolicyViolationError)
+    alter(cluster, change(value=5.0))
+    alter(cluster, change(value=None), change(BOTH, value=None))
+    assert cluster.image.quotas == {HOST: {CONNECTION: 1000.0}}
 
 
 def test_quotas_wait_until_every_broker_can_read_them() -> None:

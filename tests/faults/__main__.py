@@ -13,13 +13,16 @@ from collections.abc import Collection
 from pathlib import Path
 
 from . import failover
-from .campaign import plain_load, run
+from .campaign import MakeLoad, plain_load, run
 from .injections import FAULTS
 from .report import as_json, table
 from .transactions.injections import TRANSACTION_FAULTS
 from .transactions.load import TransactionalLoad
 
-LOADS = {"records": (plain_load, (*FAULTS,)), "transactions": (TransactionalLoad, (*FAULTS, *TRANSACTION_FAULTS))}
+LOADS: dict[str, tuple[MakeLoad, tuple[str, ...]]] = {
+    "records": (plain_load, (*FAULTS,)),
+    "transactions": (TransactionalLoad, (*FAULTS, *TRANSACTION_FAULTS)),
+}
 
 
 def main() -> int:

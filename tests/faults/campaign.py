@@ -353,8 +353,10 @@ def _named(places: list[Partition]) -> str:
     return f" (last: {shown})" if shown else ""
 
 
-def plain_load(cluster: FaultCluster, history: History, rng: Random, slowness: float) -> Load:
-    return Workload(cluster.bootstrap, history, rng, pace_s=PACE_S * slowness)
+def plain_load(
+    cluster: FaultCluster, history: History, rng: Random, slowness: float, *, kind: type[Workload] = Workload
+) -> Load:
+    return kind(cluster.bootstrap, history, rng, pace_s=PACE_S * slowness)
 
 
 def run(

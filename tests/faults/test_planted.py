@@ -5,22 +5,19 @@ another one is found, and keeps none from being seen.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Final
 
 import pytest
 from faults import network
-from faults.campaign import run
-from faults.cluster import FaultCluster
-from faults.history import History
+from faults.campaign import plain_load, run
 from faults.injections import FAULTS
-from faults.load import Load
 from faults.planted import BUGS, program
 from faults.report import table
 from faults.transactions.layout import BANKS, MIDDLE, TOPICS, Role
 from faults.transactions.load import TransactionalLoad
-from faults.workload import PACE_S, Workload
+from faults.workload import Workload
 
 LEAST_FAULTS: Final = 3  # of each campaign, whatever time they take
 LEAST_KILLS: Final = 2
@@ -79,10 +76,6 @@ class Undeterred(Workload):
         return None
 
 
-def undeterred(cluster: FaultCluster, history: History, rng: Random, slowness: float) -> Load:
-    return Undeterred(cluster.bootstrap, history, rng, pace_s=PACE_S * slowness)
-
-
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("kinds", "found"), RECORDS, ids=named)
 def test_a_campaign_finds_planted_bugs(
@@ -98,7 +91,7 @@ def test_a_campaign_finds_planted_bugs(
         kinds=kinds,
         say=print,
         program=program(found),
-        make=undeterred,
+        make=partial(plain_load, kind=Undeterred),
         least_faults=LEAST_FAULTS,
         slowness=SLOWNESS,
     )

@@ -29,7 +29,13 @@ pytestmark = [needs_chromium, pytest.mark.timeout(180)]
 HOSTILE: Final = "<img src=x onerror=\"document.title='taken'\">"
 LONG_NAME: Final = "eu_west_1_payments_authorisation_requests_retried_and_dead_lettered_by_the_settlement_service_v2"
 WAIT_MS: Final = 60_000  # for what should take a second: two cores are shared with much else
-MOST_TIMES_A_SMALL_PAGE: Final = 3
+MOST_LOOKS: Final = 10  # of a page after a leader has moved; each follows a change
+LAST_EVENT: Final = """
+    window.EventSource = class extends window.EventSource {
+        constructor(...args) { super(...args); this.addEventListener("message", (event) => { window.lastEvent = event.data; }); }
+    };
+"""
+MOST_TIMES_A_SMALL_PAGE: Final = 3  # for the list of a thousand topics, on a busy machine
 PAGES_AT_ONCE: Final = 5  # each is a process of its own
 # Each page, and what is on it when it is ready.
 PAGES: Final = {
@@ -228,14 +234,6 @@ async def test_a_lost_replica_is_shown_before_the_next_look_at_the_partitions(cl
         assert complaints == []
 
 
-MOST_LOOKS: Final = 10  # of a page after a leader has moved; each follows a change
-LAST_EVENT: Final = """
-    window.EventSource = class extends window.EventSource {
-        constructor(...args) { super(...args); this.addEventListener("message", (event) => { window.lastEvent = event.data; }); }
-    };
-"""
-
-
 @pytest.mark.parametrize("is_looking", [False, True], ids=["between two looks", "during a look"])
 async def test_a_new_leader_is_shown_before_the_next_look_at_the_partitions(cluster: Cluster, is_looking: bool) -> None:
     """All counts are as before: no replica is lost. An answer of before the change is on the screen for a moment only."""
@@ -372,10 +370,8 @@ async def test_a_thousand_topics_open_within_a_second_or_as_a_small_page(new_clu
             names = [f"topic-{number:04d}" for number in range(first, first + 50)]
             await asyncio.gather(*(admin.create_topic(name, partitions=3, replication_factor=3) for name in names))
         await full_isr(admin, [f"topic-{number:04d}" for number in range(1_000)])
-    took_s: dict[str, list[float]] = {
-        "topics": [],
-        "": [],
-    }  # and the page of three brokers, which says how fast the machine is
+    # The page of three brokers says how fast the machine is.
+    took_s: dict[str, list[float]] = {"topics": [], "": []}
     async with browser() as chromium:
         for name, text in [("", "brokers active"), ("topics", "1,000 topics")] * 3:
             async with page_of(chromium) as (page, complaints):

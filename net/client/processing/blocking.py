@@ -13,10 +13,10 @@ from typing import Final
 from ..connection.errors import InvalidConfigError
 from ..connection.loop_thread import LoopThread
 from .options import RecordHandler, is_coroutine_function
-from .process_each import POLL_MS, Processed
+from .process_each import LAST_COMMIT_S, POLL_MS, Processed
 from .signals import called_on_signals
 
-CANCEL_WAIT_S: Final = 10.0  # after Ctrl-C: for the last commit; beyond it, what is done may be handled again
+CANCEL_WAIT_S: Final = LAST_COMMIT_S + 1.0  # after Ctrl-C
 
 Processing = Callable[[asyncio.Event], Awaitable[Processed]]  # gets the event that stops it
 

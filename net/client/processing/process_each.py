@@ -65,6 +65,7 @@ logger = logging.getLogger("barnabas.consumer")
 POLL_MS: Final = 200  # a stop is noticed within this time
 CLOSING_PAUSE_S: Final = 0.01
 DRAIN_S: Final = 60.0  # running handlers of a partition that is taken away are waited for so long
+LAST_COMMIT_S: Final = 10.0  # of a call that is cancelled; beyond it, what is done may be handled again
 DRAIN_SHARE: Final = 0.5  # of the time that the group gives this member; the rest is for the commit
 
 
@@ -109,8 +110,8 @@ async def process_each(
 
     At the end, running handlers are waited for, what is done is committed, and the consumer goes back to the first record that
     is not done. `stop_on_signals`: the first SIGTERM or Ctrl-C stops it in this way, instead of ending the process; the second
-    one acts as without it. If the task is cancelled, so are the handlers. Raises InvalidConfigError for a consumer that commits
-    by itself or has no group.
+    one acts as without it. If the task is cancelled, so are the handlers, and the last commit has 10 s. Raises InvalidConfigError
+    for a consumer that commits by itself or has no group.
     """
     is_blocking = not is_coroutine_function(handler)
     options = options_of(
@@ -171,6 +172,7 @@ class _Processing:
 
     async def run(self) -> Processed:
         forget = inside_of(self._consumer).add_listeners(Listeners(revoked=self._revoked, lost=self._lost))
+        is_cut_off = False
         try:
             try:
                 while not self._stopping.is_set() and self._failure is None and await self._step():
@@ -179,11 +181,12 @@ class _Processing:
                 self._failed(error)
             await self._drain()
         except BaseException:
+            is_cut_off = True
             await self._lanes.cancel()
             raise
         finally:
             forget()
-            await self._leave()
+            await self._leave(within_s=LAST_COMMIT_S if is_cut_off else None)
         if self._failure is not None:
             raise self._failure
         return Processed(records=self._records, retried=self._lanes.retried, given_up=self._lanes.given_up)
@@ -371,16 +374,22 @@ class _Processing:
             self._paused.discard(place)
         self._resume_if_there_is_room()
 
-    async def _leave(self) -> None:
-        """Commit, and leave the consumer at the first record that is not done, also if the commit fails."""
+    async def _leave(self, *, within_s: float | None) -> None:
+        """Commit, and leave the consumer at the first record that is not done, also if the commit fails or takes longer."""
+        commit = asyncio.create_task(self._commit_now(), name="barnabas-last-commit")
         try:
-            await self._commit_now()
+            # No `asyncio.timeout`, which takes its own end for a cancellation where the task was cancelled before.
+            if (await asyncio.wait([commit], timeout=within_s))[0]:
+                commit.result()
+            else:
+                logger.warning("the last commit is given up group=%s after_s=%g", self._consumer.group, within_s)
         except ClientClosedError:
             pass  # its close has revoked and committed
         except Exception as error:  # noqa: BLE001 - raised, unless there is an earlier reason for the end
             logger.warning("the last commit failed group=%s reason=%s", self._consumer.group, error)
             self._failed(error)
         finally:
+            commit.cancel()
             self._go_back()
 
     def _go_back(self) -> None:

@@ -6,7 +6,7 @@ import signal
 from typing import Any
 
 import pytest
-from unit.net.client.fake_cluster import FakeCluster
+from unit.net.client.fake_cluster import HANG, FakeCluster
 from unit.net.client.test_process_each import a_cluster, a_consumer, committed
 from unit.net.client.virtual_time import run
 
@@ -14,7 +14,7 @@ from barnabas.log.format.record_codec import encode_batch
 from barnabas.log.vocabulary.errors import BarnabasError, NotCoordinatorError
 from barnabas.net.client.connection.errors import HandlerFailedError
 from barnabas.net.client.connection.records import ConsumerRecord
-from barnabas.net.client.processing.process_each import Processed, process_each
+from barnabas.net.client.processing.process_each import LAST_COMMIT_S, Processed, process_each
 from barnabas.net.wire.protocol.api_keys import ApiKey
 from barnabas.net.wire.protocol.responses import ErrorResponse
 
@@ -294,6 +294,33 @@ def test_a_failed_commit_hides_no_cancellation() -> None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             assert task.cancelled() and await consumer.position(("t", 0)) == 20
+
+    run(main())
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_cancelled_call_waits_a_while_for_a_coordinator_that_stands_still(times: int) -> None:
+    """It waited a minute."""
+
+    async def main() -> None:
+        cluster = a_cluster(1, 40)
+        cluster.script(ApiKey.OFFSET_COMMIT, lambda *_: HANG, forever=True)
+
+        async def handle(record: ConsumerRecord) -> None:
+            if record.offset == 20:
+                await asyncio.sleep(1_000)
+
+        async with a_consumer(cluster) as consumer:
+            task = asyncio.create_task(process_each(consumer, handle, order="partition", commit_interval_ms=1_000_000))
+            await asyncio.sleep(5)
+            for _ in range(times):
+                task.cancel()
+                await asyncio.sleep(0.1)
+            began_s = asyncio.get_running_loop().time()
+            await asyncio.wait([task])
+            assert asyncio.get_running_loop().time() - began_s <= (LAST_COMMIT_S if times == 1 else 0)
+            assert task.cancelled() and await consumer.position(("t", 0)) == 20
+            cluster.scripts.clear()
 
     run(main())
 

@@ -3,8 +3,8 @@
 A folder that fails goes offline with all its logs, and the others continue; `reopen_folder` and `attach` bring it back. The parts
 do the rest: `registry` finds logs, `removals` deletes them, `upkeep` and `checkpoints` are the periodic work.
 
-Methods that only access the disk (`load_folder`, `reopen_folder`, `give_up`, `close_folder`) may run in other threads, one at a
-time for each folder; all others run in one thread.
+Methods that only access the disk (`load_folder`, `reopen_folder`, `give_up`, `close_logs`, `end_folder`) may run in other
+threads, one at a time for each folder, but `close_logs` for some logs of it beside others; all others run in one thread.
 """
 
 import base64
@@ -331,16 +331,35 @@ class LogManager:
         """
         if self.is_closed:
             return
+        self.begin_closing()
         for folder in self.folders:
-            self.close_folder(folder)
+            self.end_folder(folder, is_clean=self.close_logs(self.logs_of(folder)))
         for path in list(self.failing):
             self.give_up(path)
         self.end_closing()
 
-    def close_folder(self, folder: LogFolder) -> None:
-        """Flush the logs of one folder, and mark it as clean if that succeeded. May run in another thread."""
+    def begin_closing(self) -> None:
+        """Before `close_logs`: threads that flush their logs must not release segments of others."""
+        for folder in self.folders:
+            folder.open_segments.leave_to_their_logs()
+
+    def logs_of(self, folder: LogFolder) -> list[PartitionLog]:
+        return self.registry.in_folder(folder)
+
+    def close_logs(self, logs: Sequence[PartitionLog]) -> bool:
+        """Flush and close them. False: some could not be closed cleanly."""
+        is_clean = True
+        for log in logs:
+            try:
+                log.close()
+            except StorageError as error:
+                is_clean = False
+                _log.error("event=unclean_stop partition=%s cause=%s", log.topic_partition, error)
+        return is_clean
+
+    def end_folder(self, folder: LogFolder, *, is_clean: bool) -> None:
+        """All of its logs are closed. Write its checkpoints, and mark it as clean if all of that succeeded."""
         try:
-            is_clean = self._close_logs(folder)
             folder.write_meta()
             if self._is_loaded:
                 self.checkpoints.take_of(folder)
@@ -354,16 +373,6 @@ class LogManager:
         self.is_closed = True
         self.registry.clear()
         self._unlock()
-
-    def _close_logs(self, folder: LogFolder) -> bool:
-        is_clean = True
-        for log in self.registry.in_folder(folder):
-            try:
-                log.close()
-            except StorageError as error:
-                is_clean = False
-                _log.error("event=unclean_stop partition=%s cause=%s", log.topic_partition, error)
-        return is_clean
 
     def _unlock(self) -> None:
         for folder in self.folders:

@@ -5,6 +5,7 @@ while the owner of all logs uses others. A segment is released under the lock, s
 without being released behind that.
 """
 
+import sys
 from contextlib import AbstractContextManager, nullcontext
 
 from .segment import LogSegment
@@ -32,6 +33,11 @@ class OpenSegments:
                 del self._segments[oldest]
                 if not oldest.is_active:
                     oldest.release()
+
+    def leave_to_their_logs(self) -> None:
+        """Release none from now on: their logs do so when they are closed, each in a thread of its own."""
+        with self._lock:
+            self._limit = sys.maxsize
 
     def forget(self, segment: LogSegment) -> None:
         with self._lock:

@@ -14,6 +14,8 @@ from typing import Final
 
 from barnabas.log.vocabulary.errors import StorageError
 
+from .threads import to_its_end
+
 logger = logging.getLogger("barnabas.log")
 
 MAX_THREADS: Final = 16  # if there are more folders, they take turns
@@ -79,7 +81,7 @@ class FolderWriters:
                 asked = waiting.pop(next(iter(waiting)))
                 self._since_s[path] = loop.time()
                 try:
-                    await _to_its_end(loop.run_in_executor(self._threads, asked.work))
+                    await to_its_end(loop.run_in_executor(self._threads, asked.work))
                 except StorageError as error:
                     asked.refused(path, error)
                 finally:
@@ -113,12 +115,3 @@ def ended_future() -> "asyncio.Future[None]":
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     ended.set_result(None)
     return ended
-
-
-async def _to_its_end(work: "asyncio.Future[None]") -> None:
-    """Wait for the thread even if this is cancelled: the canceller closes the logs next, and no thread may use them then."""
-    try:
-        await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait([work])
-        raise

@@ -18,6 +18,7 @@ from barnabas.log.vocabulary.errors import BarnabasError
 
 from ..base.clock import Clock
 from ..base.settings.config import BrokerConfig
+from ..base.threads import to_its_end
 
 logger = logging.getLogger("barnabas.cleaner")
 
@@ -149,13 +150,8 @@ class CleanerService:
             raise
 
     async def _to_its_end(self, work: "asyncio.Future[None]", cleaning: Cleaning) -> None:
-        """Wait for the thread even if this is cancelled: the canceller closes the logs next, and no thread may use them then."""
-        try:
-            await asyncio.shield(work)
-        except asyncio.CancelledError:
+        def stop() -> None:
             cleaning.stop()
             self._stopping.set()
-            await asyncio.wait([work])
-            if not work.cancelled():
-                work.exception()  # it was asked to end, so its error does not matter
-            raise
+
+        await to_its_end(work, stop=stop)

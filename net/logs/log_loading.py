@@ -1,26 +1,30 @@
-"""Loads and closes the logs of all data folders in parallel, with a thread for each, without blocking the loop.
+"""Loads and closes the logs of all data folders in parallel, in threads, without blocking the loop.
 
 A start after a crash may read much data: its progress is logged, and a request to stop interrupts it.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from barnabas.log.folders.folder_loading import LoadedFolder, LoadingStoppedError, LoadProgress
 from barnabas.log.folders.log_folder import LogFolder
 from barnabas.log.folders.log_manager import LogManager
+from barnabas.log.partition.partition_log import PartitionLog
 from barnabas.log.vocabulary.errors import StorageError
 
 from ..base.clock import Clock
+from ..base.threads import to_its_end
 
 logger = logging.getLogger("barnabas.log")
 
-MAX_THREADS = 8  # for folders at a time: one process does not read from more disks faster
+MAX_THREADS = 8  # at a time: one process does not read from more disks faster
+# Most of the time that a log needs to close is that of some ten flushes, which a file system does for several callers at once.
+CLOSING_THREADS_PER_FOLDER = 4
 PROGRESS_INTERVAL_MS = 2_000
 T = TypeVar("T")
-Folder = TypeVar("Folder")  # or its path
+Part = TypeVar("Part")  # a folder, its path, or some of its logs
 
 
 async def load_logs(logs: LogManager, clock: Clock) -> None:
@@ -60,28 +64,36 @@ async def close_logs(logs: LogManager) -> None:
     """Flush, checkpoint and close every folder, and mark it as clean if possible. May be called twice."""
     if logs.is_closed:
         return
-    await _in_threads(logs.close_folder, list(logs.folders), stop=lambda: None)
+    logs.begin_closing()
+    folders = list(logs.folders)
+    shares = [(folder, share) for folder in folders for share in _shares(logs.logs_of(folder))]
+    outcomes = await _in_threads(logs.close_logs, [share for _, share in shares], stop=lambda: None)
+    unclean = {folder.path for (folder, _), is_clean in zip(shares, outcomes, strict=True) if not is_clean}
+
+    def end(folder: LogFolder) -> None:
+        logs.end_folder(folder, is_clean=folder.path not in unclean)
+
+    await _in_threads(end, folders, stop=lambda: None)
     await _in_threads(logs.give_up, list(logs.failing), stop=lambda: None)
     logs.end_closing()
 
 
-async def _in_threads(work: Callable[[Folder], T], folders: Sequence[Folder], *, stop: Callable[[], None]) -> list[T]:
-    """Run the work for each folder, and wait for all threads even if this is cancelled: no other code may use the folders
+def _shares(logs: list[PartitionLog]) -> Iterator[list[PartitionLog]]:
+    for number in range(min(CLOSING_THREADS_PER_FOLDER, len(logs))):
+        yield logs[number::CLOSING_THREADS_PER_FOLDER]
+
+
+async def _in_threads(work: Callable[[Part], T], parts: Sequence[Part], *, stop: Callable[[], None]) -> list[T]:
+    """Run the work for each part, and wait for all threads even if this is cancelled: no other code may use the folders
     before."""
     loop = asyncio.get_running_loop()
     room = asyncio.Semaphore(MAX_THREADS)
 
-    async def run(folder: Folder) -> T:
+    async def run(part: Part) -> T:
         async with room:
-            return await loop.run_in_executor(None, work, folder)
+            return await loop.run_in_executor(None, work, part)
 
-    running = asyncio.ensure_future(_gathered([run(folder) for folder in folders]))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        stop()
-        await asyncio.wait([running])
-        raise
+    return await to_its_end(asyncio.ensure_future(_gathered([run(part) for part in parts])), stop=stop)
 
 
 async def _gathered(works: Sequence[Awaitable[T]]) -> list[T]:

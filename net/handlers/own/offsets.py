@@ -16,6 +16,7 @@ from barnabas.log.vocabulary.errors import BarnabasError, ErrorCode, InvalidTopi
 from barnabas.log.vocabulary.topic_partition import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TopicPartition
 from barnabas.net.base.limits import check_count
 from barnabas.net.base.slices import sliced
+from barnabas.net.base.threads import to_its_end
 from barnabas.net.coordination.groups.offsets_topic import OffsetsTopic
 from barnabas.net.server.dispatcher import Reply, RequestContext, answering
 from barnabas.net.wire.protocol.requests import (
@@ -162,7 +163,8 @@ class OffsetHandlers:
                     long.look.from_offset,
                     pause=_let_the_loop_go_first,
                 )
-                return await _to_its_end(asyncio.get_running_loop().run_in_executor(None, look))
+                # Keep the turn until the thread has finished, even if the client disconnects.
+                return await to_its_end(asyncio.get_running_loop().run_in_executor(None, look))
         finally:
             self._memory.give_back(size_bytes)
 
@@ -225,15 +227,6 @@ def _refused(item: ListOffsetsPartition, error: BarnabasError) -> ListOffsetsPar
     return ListOffsetsPartitionResponse(
         topic=item.topic, partition=item.partition, error=error.code, message=error.message
     )
-
-
-async def _to_its_end(work: "asyncio.Future[tuple[int, int] | None]") -> tuple[int, int] | None:
-    """Keep the turn until the thread has finished, even if the client disconnects."""
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait([work])
-        raise
 
 
 def _let_the_loop_go_first() -> None:

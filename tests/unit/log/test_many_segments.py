@@ -155,3 +155,12 @@ def test_a_segment_may_be_forgotten_in_another_thread_while_it_is_let_go():
     first.is_truncated = True
     opened.used(second)
     assert first.released == 1 and second.released == 0
+
+
+def test_nothing_is_released_by_others_once_logs_close_in_threads_of_their_own():
+    opened = OpenSegments(limit=1)
+    segments = [SegmentThatIsForgotten(opened) for _ in range(3)]
+    opened.leave_to_their_logs()
+    for segment in segments:
+        opened.used(segment)
+    assert [segment.released for segment in segments] == [0, 0, 0]

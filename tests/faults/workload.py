@@ -21,7 +21,7 @@ from barnabas.net.client.producer.handles import Handle
 from barnabas.net.client.producer.producer import Producer
 
 from .checker import Expected, Report, check
-from .final_reads import read_partitions
+from .final_reads import committed_offsets, read_partitions
 from .history import UNKNOWN_OFFSET, Commit, CommittedRead, EndOffset, History, Outcome, Partition, Poll, Send, Stuck
 from .injector import Kind
 
@@ -131,6 +131,7 @@ class Workload:
         return "; ".join(told)
 
     async def read_all(self, name: str, ends: Mapping[Partition, int]) -> None:
+        await asyncio.to_thread(committed_offsets, self.bootstrap, self.history, GROUP, ends)
         await read_partitions(self.bootstrap, self.history, name, ends)
 
     def errors(self) -> Mapping[str, Mapping[str, int]]:

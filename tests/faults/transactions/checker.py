@@ -249,7 +249,7 @@ def offsets(evidence: TransactionEvidence) -> Iterator[str]:
     ends = {item.partition: item.high_watermark for item in evidence.history.of(StableOffset)}
     for item in evidence.history.of(CommittedRead):
         inputs = evidence.committed.get(item.partition, {})
-        if item.offset < max(inputs, default=-1) + 1:
+        if max(item.offset, 0) < max(inputs, default=-1) + 1:
             yield f"{item.group} has committed {at_offset(item.partition, item.offset)}, its last input is {max(inputs)}"
         if item.offset > ends.get(item.partition, item.offset):
             yield f"{item.group} has committed {at_offset(item.partition, item.offset)}, behind the end"

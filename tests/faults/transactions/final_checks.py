@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from kafka import TopicPartition as KafkaPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
@@ -12,8 +12,7 @@ from kafka.errors import KafkaError
 from barnabas.net.client.consumer.consumer import Consumer as BarnabasConsumer
 
 from ..final_reads import READ_S
-from ..history import CommittedRead, FinalRead, History, Partition, Stuck
-from .layout import CALL_S, STAGES, TOPICS
+from ..history import FinalRead, History, Partition, Stuck
 from .tables import by_partition
 
 FINISHED: Final = ("Empty", "CompleteCommit", "CompleteAbort")
@@ -43,31 +42,6 @@ def _open_in(admin: KafkaAdminClient, partitions: Sequence[Partition]) -> Iterat
         for producer in found.active_producers:
             if producer.current_transaction_start_offset >= 0:
                 yield f"{place} has an open transaction: {producer}"
-
-
-def committed_offsets(bootstrap: str, history: History) -> None:
-    """Of the groups of the chain."""
-    for topic, _, group in STAGES:
-        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
-        began_s = time.monotonic()
-        try:
-            found = consumer.committed([TopicPartition(topic, number) for number in range(TOPICS[topic])], CALL_S)
-        except KafkaException as error:
-            history.add(Stuck(what=f"the offsets of {group} cannot be read: {error}", at_s=time.monotonic()))
-            continue
-        finally:
-            consumer.close()
-        for place in found:
-            history.add(
-                CommittedRead(
-                    process="final",
-                    group=group,
-                    partition=(place.topic, place.partition),
-                    offset=place.offset if place.offset >= 0 else 0,
-                    began_s=began_s,
-                    ended_s=time.monotonic(),
-                )
-            )
 
 
 def read_by_librdkafka(bootstrap: str, history: History, name: str, ends: Mapping[Partition, int]) -> None:

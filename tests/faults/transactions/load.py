@@ -18,13 +18,13 @@ from barnabas.net.client.positions.offset_lookup import LATEST
 
 from ..checker import Report
 from ..cluster import FaultCluster
-from ..final_reads import read_partitions
+from ..final_reads import committed_offsets, read_partitions
 from ..history import History, OpenTransaction, Partition, Poll, StableOffset, Stuck
 from ..injector import Kind
 from ..workload import LIFE_S, first_of
 from .checker import judge
 from .clients import Client
-from .final_checks import committed_offsets, open_transactions, read_by_librdkafka, read_by_tables
+from .final_checks import open_transactions, read_by_librdkafka, read_by_tables
 from .injections import client_faults
 from .layout import (
     BANKS,
@@ -227,7 +227,9 @@ class TransactionalLoad:
         ends = {(place.topic, place.partition): item.offset for place, item in stable.items()}
         for what in await self._left_open(sorted(ends)):
             history.add(OpenTransaction(what=f"{name}: {what}", at_s=time.monotonic()))
-        await asyncio.to_thread(committed_offsets, bootstrap, history)
+        for topic, _, group in STAGES:
+            places = [(topic, number) for number in range(TOPICS[topic])]
+            await asyncio.to_thread(committed_offsets, bootstrap, history, group, places)
         await asyncio.to_thread(read_by_librdkafka, bootstrap, history, f"{name}, by librdkafka", ends)
         await read_by_tables(bootstrap, history, f"{name}, as tables", ends)
         await read_partitions(bootstrap, history, name, ends, isolation_level="read_committed")

@@ -324,6 +324,10 @@ class SharePartition:
         self.start_offset = min(self.start_offset, log_end_offset)
         self.version += 1
 
+    def restate(self) -> None:
+        """Have the state stored again, though nothing has changed: the coordinator refuses it if it has another one by now."""
+        self.version += 1
+
     # --- spans --------------------------------------------------------------------------------------------------------
 
     def _position(self, offset: int) -> int:

@@ -83,7 +83,7 @@ FINDING_SEEDS: Final[dict[tuple[str, str], int]] = {  # by level and name
     ("shares", "answered before it is stored"): 2,
     ("shares", "loaded without ranges"): 14,
     ("shares", "locks without end"): 2,
-    ("shares", "lost requests count"): 12,
-    ("shares", "rejected before its dead letter"): 81,
+    ("shares", "lost requests count"): 35,
+    ("shares", "rejected before its dead letter"): 42,
     ("shares", "returned after its lock"): 16,
 }

@@ -32,15 +32,26 @@ MAX_STATES_PER_WRITE: Final = 20
 MAX_RANGES_PER_WRITE: Final = 20_000
 RETRY_MS: Final = 50
 STORE_WAIT_MS: Final = 20_000  # of an acknowledgement; below the request timeout of clients (30 s)
+CONFIRM_WAIT_MS: Final = 5_000  # of a fetch, which is repeated
 
 Key = tuple[str, PartitionId]  # group, partition
 
 
 class LedSharePartition:
-    """`leader_epoch` and `load_id` say whose state it is: of this leader, since it loaded it."""
+    """`leader_epoch` and `load_id` say whose state it is: of this leader, since it loaded it.
+
+    `asked`: the moment (`ShareSessions`) of the last question to the coordinator by which it confirmed this state.
+    """
 
     def __init__(
-        self, *, group_id: str, partition: Partition, leader_epoch: int, load_id: int, machine: SharePartition
+        self,
+        *,
+        group_id: str,
+        partition: Partition,
+        leader_epoch: int,
+        load_id: int,
+        machine: SharePartition,
+        asked: int = 0,
     ) -> None:
         self.group_id = group_id
         self.topic_id = partition.topic_id
@@ -48,6 +59,7 @@ class LedSharePartition:
         self.leader_epoch = leader_epoch
         self.load_id = load_id
         self.machine = machine
+        self.asked = asked
         self.sequence = 0  # of the last attempt to store it
         self.stored_version = 0  # of the machine
         self.is_dropped = False
@@ -113,6 +125,14 @@ class LedSharePartitions:
     def find(self, key: Key) -> LedSharePartition | None:
         return self.loaded.get(key)
 
+    def of_leadership(self, key: Key, partition: Partition) -> LedSharePartition | None:
+        """The machine of this leadership. One of an earlier leadership is dropped."""
+        led = self.find(key)
+        if led is not None and led.leader_epoch != partition.leader_epoch:
+            self.drop(led, partition.role.does_not_lead())
+            return None
+        return led
+
     def put(self, led: LedSharePartition) -> None:
         assert led.key not in self.loaded
         self.loaded[led.key] = led
@@ -140,7 +160,15 @@ class LedSharePartitions:
         if is_new:
             self._spawn(self._write(led.group_id))
 
-    async def store(self, led: LedSharePartition) -> None:
+    async def confirm(self, led: LedSharePartition, moment: int) -> None:
+        """Return when the coordinator, asked after this call, has said that the state is still this leader's. Raises
+        NotLeaderOrFollowerError if it was loaded or changed elsewhere (it is dropped then), CoordinatorNotAvailableError if that
+        is not known in time."""
+        led.machine.restate()
+        await self.store(led, wait_ms=CONFIRM_WAIT_MS)
+        led.asked = max(led.asked, moment)
+
+    async def store(self, led: LedSharePartition, *, wait_ms: int = STORE_WAIT_MS) -> None:
         """Return when the machine's state of now is stored. Raises NotLeaderOrFollowerError if another leader has loaded it,
         CoordinatorNotAvailableError if that is not known in time."""
         if led.is_stored:
@@ -148,7 +176,7 @@ class LedSharePartitions:
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         led.storing.append((led.machine.version, stored))
         self.store_later(led)
-        done, _ = await asyncio.wait([stored], timeout=STORE_WAIT_MS / 1000)
+        done, _ = await asyncio.wait([stored], timeout=wait_ms / 1000)
         if not done:
             led.storing = [item for item in led.storing if item[1] is not stored]
             raise CoordinatorNotAvailableError(

@@ -1,20 +1,19 @@
-"""Reads and acknowledgements of share groups on the leaders of partitions: loads the machines, feeds them, waits for records.
+"""Reads and acknowledgements of share groups on the leaders of partitions: feeds the machines, waits for records.
 
-`consumer_groups.share.share_partition` decides; `led_partitions` stores its decisions; `share_sessions` orders the requests.
+`consumer_groups.share.share_partition` decides; `share_loading` loads it, `led_partitions` stores its decisions, and
+`share_sessions` orders the requests.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from barnabas.consumer_groups.share.share_partition import BatchSpan, SharePartition
+from barnabas.consumer_groups.share.share_partition import BatchSpan
 from barnabas.log.format.record_batch import BatchHeader, iter_headers
 from barnabas.log.records.aborted import AbortedFilter
 from barnabas.log.replication.partition import Partition
-from barnabas.log.replication.partition_reads import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from barnabas.log.vocabulary.errors import (
     BarnabasError,
-    CoordinatorNotAvailableError,
     ErrorCode,
     FencedLeaderEpochError,
     GroupIdNotFoundError,
@@ -27,13 +26,11 @@ from barnabas.log.vocabulary.errors import (
 )
 from barnabas.log.vocabulary.share.errors import InvalidRecordStateError
 from barnabas.log.vocabulary.share.messages import (
-    LoadShareStatesRequest,
     ShareAcknowledgeRequest,
     ShareFetchPartition,
     ShareFetchRequest,
     ShareFetchResponse,
     SharePartitionAnswer,
-    ShareStateToLoad,
 )
 from barnabas.log.vocabulary.topic_partition import TopicPartition
 from barnabas.net.base.clock import Clock
@@ -47,7 +44,8 @@ from barnabas.net.server.dispatcher import RequestContext
 
 from ..groups.group_service import GroupService
 from ..groups.slot_tasks import SlotTasks
-from .led_partitions import Key, LedSharePartition, LedSharePartitions
+from .led_partitions import LedSharePartition, LedSharePartitions
+from .share_loading import READ_COMMITTED, ShareLoading
 from .share_sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionId, SessionKey, ShareSession, ShareSessions
 from .share_views import ShareViews
 from .state_store import ShareStateStore
@@ -58,10 +56,8 @@ MAX_READ_BYTES: Final = 1 << 20
 LOAD_RETRY_MS: Final = 100  # while the coordinator of the group is not available
 SWEEP_INTERVAL_MS: Final = 500
 MAX_LOADED_AT_ONCE: Final = 100  # partitions, for one fetch: each load is a decision of the quorum
-MAX_LED: Final = 10_000  # groups and partitions: each takes some kilobytes, and with all of its locks a hundred
 MAX_ID_LENGTH: Final = 1_000  # of a member, as at the coordinator
 MAX_RECORDS: Final = 100_000  # of one answer, if the client names no limit
-_READ_COMMITTED: Final = 1
 
 
 class BrokerParts(Protocol):
@@ -102,12 +98,11 @@ class ShareService:
         self.sessions = ShareSessions(parts.config.group_share_max_share_sessions)
         self.led = LedSharePartitions(store=self.store, spawn=self._tasks.spawn)
         self.views = ShareViews(parts, self.led, clock.now_ms)
-        self._loading: dict[Key, asyncio.Task[LedSharePartition]] = {}
+        self.loading = ShareLoading(store=self.store, led=self.led, sessions=self.sessions)
         self._swept_ms = clock.now_ms()
 
     async def close(self) -> None:
-        for task in list(self._loading.values()):
-            task.cancel()
+        self.loading.close()
         await self._tasks.close()
 
     def config_of(self, group_id: str) -> ShareGroupConfig:
@@ -177,7 +172,7 @@ class ShareService:
     async def _acknowledge_one(self, key: SessionKey, item: ShareFetchPartition) -> SharePartitionAnswer:
         try:
             partition = self._partition((item.topic_id, item.partition))
-            led = self._current((key.group_id, (item.topic_id, item.partition)), partition)
+            led = self.led.of_leadership((key.group_id, (item.topic_id, item.partition)), partition)
             if led is None:
                 raise InvalidRecordStateError("the locks ended with the leader of the partition before")
             led.machine.acknowledge(key.holder, item.acknowledged, self._clock.now_ms())
@@ -236,7 +231,7 @@ class ShareService:
         wanted: list[tuple[PartitionId, Partition]] = []
         readable: list[tuple[LedSharePartition, Partition]] = []
         refused: list[SharePartitionAnswer] = []
-        for item in list(session.partitions):
+        for item, since in list(session.partitions.items()):
             try:
                 partition = self._partition(item)
                 if not self._may_read(client, partition.topic_partition.topic):
@@ -244,16 +239,15 @@ class ShareService:
             except BarnabasError as error:
                 refused.append(self._refusal(item, error))
                 continue
-            known = self._current((session.group_id, item), partition)
-            if known is None:
+            known = self.led.of_leadership((session.group_id, item), partition)
+            if known is None or known.asked < since:
                 wanted.append((item, partition))
             else:
-                known.machine.settings = config.settings
                 readable.append((known, partition))
         is_loading = len(wanted) > MAX_LOADED_AT_ONCE
         del wanted[MAX_LOADED_AT_ONCE:]
         loaded = await asyncio.gather(
-            *(self._loaded(session.group_id, item, partition, config) for item, partition in wanted),
+            *(self.loading.loaded(session, item, partition, config) for item, partition in wanted),
             return_exceptions=True,
         )
         for (item, partition), led in zip(wanted, loaded, strict=True):
@@ -282,6 +276,7 @@ class ShareService:
     ) -> SharePartitionAnswer | BarnabasError | None:
         """Lock records for the member; None: there are none now."""
         machine = led.machine
+        machine.settings = config.settings
         try:
             machine.log_begins_at(partition.log.log_start_offset)
             if led.is_dropped or not machine.has_room:
@@ -289,7 +284,7 @@ class ShareService:
             read = partition.reads.read_for_consumer(
                 machine.next_fetch_offset,
                 max_bytes=max_bytes,
-                isolation_level=_READ_COMMITTED if config.reads_committed else 0,
+                isolation_level=READ_COMMITTED if config.reads_committed else 0,
                 current_leader_epoch=led.leader_epoch,
             )
             if read.error:
@@ -346,7 +341,7 @@ class ShareService:
                 led.readers.pop(wake, None)
             self._replication.forget_client(wake)
 
-    # --- loading ------------------------------------------------------------------------------------------------------
+    # --- partitions ------------------------------------------------------------------------------------------------------
 
     def _partition(self, item: PartitionId) -> Partition:
         """Raises UnknownTopicIdError, NotLeaderOrFollowerError, UnknownTopicOrPartitionError."""
@@ -358,68 +353,6 @@ class ShareService:
         if partition.topic_id != topic_id or not partition.role.is_leader:
             raise partition.role.does_not_lead()
         return partition
-
-    def _current(self, key: Key, partition: Partition) -> LedSharePartition | None:
-        """The machine of this leadership. One of an earlier leadership is dropped."""
-        led = self.led.find(key)
-        if led is not None and led.leader_epoch != partition.leader_epoch:
-            self.led.drop(led, partition.role.does_not_lead())
-            return None
-        return led
-
-    async def _loaded(
-        self, group_id: str, item: PartitionId, partition: Partition, config: ShareGroupConfig
-    ) -> LedSharePartition:
-        key = (group_id, item)
-        led = self._current(key, partition)
-        if led is not None:
-            return led
-        task = self._loading.get(key)
-        if task is None:
-            if len(self.led) + len(self._loading) >= MAX_LED:
-                raise CoordinatorNotAvailableError(
-                    f"this broker has loaded {MAX_LED} share partitions; try again later"
-                )
-            task = asyncio.get_running_loop().create_task(self._load(group_id, partition, config))
-            self._loading[key] = task
-            task.add_done_callback(lambda done: self._load_ended(key, done))
-        return await asyncio.shield(task)
-
-    def _load_ended(self, key: Key, task: "asyncio.Task[LedSharePartition]") -> None:
-        self._loading.pop(key, None)
-        if not task.cancelled():
-            task.exception()  # every reader may be gone by now
-
-    async def _load(self, group_id: str, partition: Partition, config: ShareGroupConfig) -> LedSharePartition:
-        leader_epoch = partition.leader_epoch
-        where = EARLIEST_TIMESTAMP if config.begins_at_earliest else LATEST_TIMESTAMP
-        isolation_level = _READ_COMMITTED if config.reads_committed else 0
-        initial = partition.reads.list_offset(where, isolation_level=isolation_level).offset
-        wanted = ShareStateToLoad(
-            topic=partition.topic_partition.topic,
-            topic_id=partition.topic_id,
-            partition=partition.topic_partition.partition,
-            leader_epoch=leader_epoch,
-            initial_offset=initial,
-        )
-        answer = await self.store.load(LoadShareStatesRequest(group_id=group_id, states=(wanted,)))
-        (state,) = answer.states
-        if state.error:
-            raise error_for(state.error, state.message)
-        if not partition.role.is_leader or partition.leader_epoch != leader_epoch:
-            raise partition.role.does_not_lead()
-        machine = SharePartition(start_offset=state.start_offset, ranges=state.ranges, settings=config.settings)
-        machine.log_ends_at(_common_end(partition, state.written_epoch))
-        led = LedSharePartition(
-            group_id=group_id,
-            partition=partition,
-            leader_epoch=leader_epoch,
-            load_id=state.load_id,
-            machine=machine,
-        )
-        self.led.put(led)
-        self.led.store_later(led)  # if the log has lost its end
-        return led
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -477,15 +410,6 @@ class ShareService:
     def _hint(self, topic_id: str, number: int) -> tuple[int, int]:
         name = self._metadata.image.topic_names.get(topic_id)
         return (-1, -1) if name is None else self._replication.leader_hint(TopicPartition(name, number))
-
-
-def _common_end(partition: Partition, written_epoch: int) -> int:
-    """Where this log and that of the leader in `written_epoch` part: what either has behind it, the other has not (KIP-101)."""
-    if 0 <= written_epoch < partition.leader_epoch:
-        _, end_offset = partition.reads.end_offset_for_epoch(written_epoch)
-        if end_offset >= 0:
-            return min(end_offset, partition.log_end_offset)
-    return partition.log_end_offset
 
 
 def _key(request: ShareFetchRequest | ShareAcknowledgeRequest, client: RequestContext) -> SessionKey:

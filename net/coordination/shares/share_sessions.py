@@ -5,6 +5,7 @@ A session belongs to the connection that began it; when that is gone, the sessio
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import count
 from typing import Final, NamedTuple, Protocol, cast
 
 from barnabas.log.vocabulary.errors import InvalidRequestError
@@ -54,16 +55,16 @@ class ShareSession:
         self.member_id = key.member_id
         self.connection = connection
         self.epoch = INITIAL_EPOCH + 1  # of the next request
-        self.partitions: dict[PartitionId, None] = {}  # the next one to read first
+        self.partitions: dict[PartitionId, int] = {}  # since which moment; the next one to read first
 
-    def add(self, named: Iterable[ShareFetchPartition]) -> None:
+    def add(self, named: Iterable[ShareFetchPartition], moment: int) -> None:
         for item in named:
             partition = (item.topic_id, item.partition)
             if partition in self.partitions:
                 continue
             if len(self.partitions) >= MAX_PARTITIONS:
                 raise InvalidRequestError(f"a share session reads at most {MAX_PARTITIONS} partitions of a broker")
-            self.partitions[partition] = None
+            self.partitions[partition] = moment
             self._readers[self.group_id, partition] += 1
 
     def forget(self, named: Iterable[ShareFetchPartition]) -> None:
@@ -85,8 +86,7 @@ class ShareSession:
     def served(self, partition: PartitionId) -> None:
         """The others come first next time."""
         if partition in self.partitions:
-            del self.partitions[partition]
-            self.partitions[partition] = None
+            self.partitions[partition] = self.partitions.pop(partition)
 
 
 class ShareSessions:
@@ -94,9 +94,14 @@ class ShareSessions:
         self._limit = limit
         self.opened: dict[SessionKey, ShareSession] = {}
         self.readers: Counter[tuple[str, PartitionId]] = Counter()  # sessions by group and partition; no count is 0
+        self._moments = count(1)
 
     def __len__(self) -> int:
         return len(self.opened)
+
+    def moment(self) -> int:
+        """Later ones are higher: whether the coordinator was asked before a session began, or after that."""
+        return next(self._moments)
 
     def find(self, key: SessionKey) -> ShareSession | None:
         return self.opened.get(key)
@@ -125,7 +130,7 @@ class ShareSessions:
             raise ShareSessionLimitReachedError(
                 f"the share sessions at this broker read {MAX_ALL_PARTITIONS} partitions in all; try again later"
             )
-        session.add(new)
+        session.add(new, self.moment())
 
     def follow(self, key: SessionKey, epoch: int) -> ShareSession:
         """The session that a request with this epoch continues, or ends. Raises ShareSessionNotFoundError,

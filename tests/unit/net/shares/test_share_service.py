@@ -28,6 +28,7 @@ from barnabas.log.vocabulary.share.messages import (
     WriteShareStatesResponse,
 )
 from barnabas.net.coordination.shares.led_partitions import LedSharePartitions
+from barnabas.net.coordination.shares.share_loading import ShareLoading
 from barnabas.net.coordination.shares.share_service import ShareService
 from barnabas.net.coordination.shares.state_store import ShareStateStore
 from barnabas.net.server.dispatcher import RequestContext
@@ -43,21 +44,27 @@ class Store:
     def __init__(self) -> None:
         self.is_away = False
         self.loads = 0
+        self.writes = 0
+        self.load_id = 0
         self.start_offset: int | None = None
         self.ranges: Sequence[ShareRange] = ()
         self.written_epoch = -1
         self.gate = asyncio.Event()
         self.gate.set()
+        self.loading = asyncio.Event()
+        self.loading.set()
 
     async def load(self, request: LoadShareStatesRequest) -> LoadShareStatesResponse:
         if self.is_away:
             raise CoordinatorNotAvailableError("moving")
+        await self.loading.wait()
         self.loads += 1
+        self.load_id += 1
         (item,) = request.states
         if self.start_offset is None:
             self.start_offset = item.initial_offset
         state = LoadedShareState(
-            load_id=self.loads,
+            load_id=self.load_id,
             start_offset=self.start_offset,
             ranges=tuple(self.ranges),
             written_epoch=self.written_epoch,
@@ -66,9 +73,17 @@ class Store:
 
     async def write(self, request: WriteShareStatesRequest) -> WriteShareStatesResponse:
         await self.gate.wait()
+        self.writes += 1
         (item,) = request.states
+        if item.load_id != self.load_id:
+            return WriteShareStatesResponse(outcomes=(ShareStateOutcome(error=ErrorCode.FENCED_STATE_EPOCH),))
         self.start_offset, self.ranges = item.start_offset, item.ranges
         return WriteShareStatesResponse(outcomes=(ShareStateOutcome(),))
+
+    def reset(self, offset: int) -> None:
+        """By an operator, who sees that the group has no members."""
+        self.load_id += 1
+        self.start_offset, self.ranges = offset, ()
 
 
 class World:
@@ -80,6 +95,9 @@ class World:
         self.store = Store()
         self.service.store = cast(ShareStateStore, self.store)
         self.service.led = LedSharePartitions(store=self.service.store, spawn=asyncio.create_task)
+        self.service.loading = ShareLoading(
+            store=self.service.store, led=self.service.led, sessions=self.service.sessions
+        )
         self.ticks = asyncio.create_task(self._tick())
         self.epochs: dict[str, int] = {}
         self.clients: dict[str, Client] = {}
@@ -341,3 +359,48 @@ async def test_committed_records_only_and_no_passes_while_a_transaction_is_open(
     end_transaction(log, 9, commits=False, leader_epoch=1)
     world.broker.append(b"after")
     assert offsets(await world.fetch(names_partition=False, wait_ms=1_000)) == [1, 3]
+
+
+@simulated
+@pytest.mark.parametrize(
+    "is_lost", [False, True], ids=["the session ended", "its member is lost, and the session is not"]
+)
+async def test_a_session_begins_where_an_operator_has_set_the_group(is_lost: bool) -> None:
+    world = await World.start()
+    for value in (b"a", b"b", b"c"):
+        world.broker.append(value)
+    assert offsets(await world.fetch()) == [0, 1, 2]
+    everything = (AcknowledgedBatch(first_offset=0, last_offset=2, kinds=(Acknowledgement.ACCEPT,)),)
+    await world.fetch(acknowledged=everything, max_bytes=0)
+    if not is_lost:
+        last = ShareAcknowledgeRequest(group_id="g", member_id="m", session_epoch=-1, partitions=())
+        await world.service.acknowledge(last, cast(RequestContext, world.clients["m"]))
+    world.broker.append(b"d")
+    world.store.reset(0)
+    assert offsets(await world.fetch("other")) == [0, 1, 2, 3]
+
+
+@simulated
+async def test_what_sessions_read_is_confirmed_once_for_each_of_them() -> None:
+    world = await World.start()
+    world.broker.append(b"a")
+    await world.fetch()
+    assert (world.store.loads, world.store.writes) == (1, 0)  # the load came behind the session
+    for writes in (1, 2):
+        for _ in range(3):
+            await world.fetch(f"other-{writes}")
+        assert (world.store.loads, world.store.writes) == (1, writes)
+
+
+@simulated
+async def test_a_session_that_begins_while_an_earlier_one_loads_waits_for_a_confirmation() -> None:
+    world = await World.start()
+    world.broker.append(b"a")
+    world.store.loading.clear()
+    first = asyncio.create_task(world.fetch())
+    await asyncio.sleep(0.1)
+    second = asyncio.create_task(world.fetch("other"))
+    await asyncio.sleep(0.1)
+    world.store.loading.set()
+    await asyncio.gather(first, second)
+    assert (world.store.loads, world.store.writes) == (1, 1)

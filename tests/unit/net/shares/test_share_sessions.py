@@ -80,13 +80,13 @@ def test_sessions_and_their_partitions_are_limited() -> None:
     session = sessions.begin(SessionKey("g", "m"), Connection())
     with pytest.raises(ShareSessionLimitReachedError):
         sessions.begin(SessionKey("g", "other"), Connection())
-    session.add(named(*range(MAX_PARTITIONS)))
+    session.add(named(*range(MAX_PARTITIONS)), 1)
     assert len(sessions.readers) == MAX_PARTITIONS and sessions.find(SessionKey("g", "m")) is session
-    session.add(named(5))
+    session.add(named(5), 1)
     with pytest.raises(InvalidRequestError):
-        session.add(named(MAX_PARTITIONS))
+        session.add(named(MAX_PARTITIONS), 1)
     session.forget(named(0))
-    session.add(named(MAX_PARTITIONS))
+    session.add(named(MAX_PARTITIONS), 1)
     sessions.end(session)
     assert not sessions.readers and sessions.find(SessionKey("g", "m")) is None
 
@@ -108,7 +108,7 @@ def test_what_all_sessions_together_keep_is_limited() -> None:
 
 def test_partitions_are_read_in_turn() -> None:
     session = ShareSessions(1).begin(SessionKey("g", "m"), Connection())
-    session.add(named(0, 1, 2))
+    session.add(named(0, 1, 2), 1)
     session.served(("t", 0))
     session.served(("t", 9))
     assert [number for _, number in session.partitions] == [1, 2, 0]

@@ -74,6 +74,10 @@ class LedSharePartition:
     def is_stored(self) -> bool:
         return self.stored_version == self.machine.version
 
+    def is_confirmed(self, since: int) -> bool:
+        """Whether the coordinator has confirmed this state after that moment."""
+        return self.asked > since
+
     def wake(self) -> None:
         """Records may be available again."""
         for reader in list(self.readers):

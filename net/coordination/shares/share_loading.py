@@ -11,7 +11,7 @@ from barnabas.log.vocabulary.share.messages import LoadShareStatesRequest, Share
 from barnabas.net.base.settings.group_config import ShareGroupConfig
 
 from .led_partitions import Key, LedSharePartition, LedSharePartitions
-from .share_sessions import PartitionId, ShareSession, ShareSessions
+from .share_sessions import ShareSessions
 from .state_store import ShareStateStore
 
 MAX_LED: Final = 10_000  # groups and partitions: each takes some kilobytes, and with all of its locks a hundred
@@ -29,15 +29,11 @@ class ShareLoading:
         for task in list(self._loading.values()):
             task.cancel()
 
-    async def loaded(
-        self, session: ShareSession, item: PartitionId, partition: Partition, config: ShareGroupConfig
-    ) -> LedSharePartition:
-        """As the coordinator has it since the session began: an operator may have moved the group before that, when it had no
-        members, and a leader keeps a state longer than its readers."""
-        key = (session.group_id, item)
-        since = session.partitions.get(item, 0)
+    async def loaded(self, key: Key, partition: Partition, since: int, config: ShareGroupConfig) -> LedSharePartition:
+        """As the coordinator has it after the moment `since`, at which a session began: an operator may have moved the group
+        before that, when it had no members, and a leader keeps a state longer than its readers."""
         led = self._led.of_leadership(key, partition) or await self._loaded_once(key, partition, config)
-        if led.asked >= since:
+        if led.is_confirmed(since):
             return led
         try:
             await self._led.confirm(led, self._sessions.moment())

@@ -228,7 +228,7 @@ class ShareService:
         self, session: ShareSession, config: ShareGroupConfig, client: RequestContext
     ) -> tuple[list[tuple[LedSharePartition, Partition]], list[SharePartitionAnswer], bool]:
         """The session's partitions that can be read, those that are refused, and whether others cannot be loaded yet."""
-        wanted: list[tuple[PartitionId, Partition]] = []
+        wanted: list[tuple[PartitionId, Partition, int]] = []
         readable: list[tuple[LedSharePartition, Partition]] = []
         refused: list[SharePartitionAnswer] = []
         for item, since in list(session.partitions.items()):
@@ -240,17 +240,20 @@ class ShareService:
                 refused.append(self._refusal(item, error))
                 continue
             known = self.led.of_leadership((session.group_id, item), partition)
-            if known is None or known.asked < since:
-                wanted.append((item, partition))
+            if known is None or not known.is_confirmed(since):
+                wanted.append((item, partition, since))
             else:
                 readable.append((known, partition))
         is_loading = len(wanted) > MAX_LOADED_AT_ONCE
         del wanted[MAX_LOADED_AT_ONCE:]
         loaded = await asyncio.gather(
-            *(self.loading.loaded(session, item, partition, config) for item, partition in wanted),
+            *(
+                self.loading.loaded((session.group_id, item), partition, since, config)
+                for item, partition, since in wanted
+            ),
             return_exceptions=True,
         )
-        for (item, partition), led in zip(wanted, loaded, strict=True):
+        for (item, partition, _), led in zip(wanted, loaded, strict=True):
             if isinstance(led, LedSharePartition):
                 readable.append((led, partition))
             elif isinstance(led, FencedLeaderEpochError | NotLeaderOrFollowerError):
@@ -341,7 +344,7 @@ class ShareService:
                 led.readers.pop(wake, None)
             self._replication.forget_client(wake)
 
-    # --- partitions ------------------------------------------------------------------------------------------------------
+    # --- partitions ---------------------------------------------------------------------------------------------------
 
     def _partition(self, item: PartitionId) -> Partition:
         """Raises UnknownTopicIdError, NotLeaderOrFollowerError, UnknownTopicOrPartitionError."""

@@ -26,6 +26,7 @@ from barnabas.log.vocabulary.topic_partition import (
     no_such_topic,
     no_such_topic_id,
 )
+from barnabas.net.base.threads import to_its_end
 from barnabas.net.server.dispatcher import RequestContext
 from barnabas.net.wire.protocol.requests import MetadataRequest
 from barnabas.net.wire.protocol.responses import (
@@ -93,14 +94,8 @@ class MetadataHandler:
         if items <= MAX_ITEMS_ON_LOOP:
             return work()
         async with self._large_answers:
-            answer = asyncio.get_running_loop().run_in_executor(None, work)
-            try:
-                return await asyncio.shield(answer)
-            except (
-                asyncio.CancelledError
-            ):  # The client has disconnected, but the thread continues: the next request waits for it.
-                await asyncio.wait([answer])
-                raise
+            # The thread continues if the client disconnects: the next request waits for it.
+            return await to_its_end(asyncio.get_running_loop().run_in_executor(None, work))
 
     async def _create_missing(self, topics: tuple[str, ...]) -> dict[str, BarnabasError]:
         missing = [
